@@ -88,8 +88,7 @@ class FlexstoreError(Exception):
 
 
 def _rebuild(cls: type[FlexstoreError], message: str, fields: dict[str, Any]) -> FlexstoreError:
-    error = cls.__new__(cls, message)
-    Exception.__init__(error, message)
+    error = cls(message)
     error.__dict__.update(fields)
     return error
 

@@ -8,17 +8,27 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
+from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
-from flexstore.errors import StoreError
+from flexstore.core.names import check_name
+
+__all__ = [
+    "Buffer",
+    "Capabilities",
+    "IoModel",
+    "ObjectInfo",
+    "PutMode",
+    "Store",
+    "SupportsUpload",
+    "Upload",
+    "check_name",
+]
 
 Buffer: TypeAlias = bytes | bytearray | memoryview | npt.NDArray[np.uint8]
 PutMode: TypeAlias = Literal["overwrite", "create"]
-
-_MAX_NAME = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +51,14 @@ class IoModel:
     """What the storage likes; the planner coalesces and splits by it.
 
     Attributes:
-        request_nbytes: a good size of one read or write, in bytes.
+        request_nbytes: a good size of one write (a window of an upload), in bytes.
+        read_nbytes: a good size of one read, in bytes.
         gap_nbytes: two ranges at most this far apart are fetched as one.
         parallelism: requests worth having in flight.
     """
 
     request_nbytes: int = 8 << 20
+    read_nbytes: int = 2 << 20
     gap_nbytes: int = 64 << 10
     parallelism: int = 2
 
@@ -143,24 +155,3 @@ class SupportsUpload(Protocol):
         They come in page-aligned memory whose capacity is rounded up to whole pages.
         """
         ...
-
-
-def check_name(name: str) -> str:
-    """Return ``name`` if it is a safe object name.
-
-    Raises:
-        StoreError: it is empty, absolute, too long, or has an empty, ``.`` or ``..`` piece, a backslash or a control
-            character.
-    """
-    bad = (
-        not isinstance(name, str)
-        or not name
-        or len(name) > _MAX_NAME
-        or "\\" in name
-        or any(ord(c) < 32 or ord(c) == 127 for c in name)
-        or any(piece in ("", ".", "..") for piece in name.split("/"))
-    )
-    if bad:
-        shown: Any = name if len(str(name)) < 200 else str(name)[:200] + "…"
-        raise StoreError(f"unsafe object name {shown!r}", hint="names are relative, without '..' or empty pieces")
-    return name

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from operator import add
 
 from flexstore.errors import InvalidStateError
 
@@ -52,7 +53,7 @@ class Box:
     @property
     def stop(self) -> tuple[int, ...]:
         """First index past the box, per axis."""
-        return tuple(o + s for o, s in zip(self.offset, self.shape, strict=True))
+        return tuple(map(add, self.offset, self.shape))
 
     @property
     def is_empty(self) -> bool:

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flexstore.core.box import Box
-from flexstore.core.dtypes import DType
+from flexstore.core.dtypes import DType, dtype_named
 
 MANIFEST_NAME = "flexstore.json"
 
@@ -38,6 +38,16 @@ class TensorInfo:
     shape: tuple[int, ...]
     path: tuple[str, ...] | None = None
     declared_axis: int | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A survey sends tens of thousands; the generic way looks up the fields of each.
+        return (_tensor_info, (self.key, self.dtype.name, self.shape, self.path, self.declared_axis))
+
+
+def _tensor_info(
+    key: str, dtype: str, shape: tuple[int, ...], path: tuple[str, ...] | None, declared_axis: int | None
+) -> TensorInfo:
+    return TensorInfo(key, dtype_named(dtype), shape, path, declared_axis)
 
 
 @dataclass(frozen=True, slots=True)

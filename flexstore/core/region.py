@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from flexstore.core.box import Box
+from flexstore.core.box import Box, flat_range_boxes
 from flexstore.core.dtypes import DType
 from flexstore.core.tensor import ShardedTensor
 
@@ -111,13 +111,11 @@ class Region:
         return self.box.size * self.array.dtype.itemsize
 
     def host(self) -> Array | None:
-        """A zero-copy view of shape ``box.shape``, or None where the memory is not the host's (or not viewable)."""
+        """A zero-copy view of shape ``box.shape``, or None where the memory is not the host's."""
         host = self.array.host
         if host is None or self.position is None:
             return host
-        if not host.flags.c_contiguous:
-            return None
-        return host.reshape(-1)[self.position : self.position + self.box.size].reshape(self.box.shape)
+        return host[self.position : self.position + self.box.size].reshape(self.box.shape)
 
     def fetch(self, part: Box) -> Array:
         """The elements of ``part`` (global coordinates, inside ``box``) as a host array of shape ``part.shape``."""
@@ -126,7 +124,10 @@ class Region:
             return view[part.within(self.box.offset)]
         if self.position is None:
             return self.array.fetch(part.within(self.box.offset))
-        return _run_of(self, part)
+        values = np.empty(part.shape, self.dtype.numpy)
+        for run, index in self._runs(part):
+            values[run.within(part.offset)] = self.array.fetch(index).reshape(run.shape)
+        return values
 
     def store(self, part: Box, values: Array) -> None:
         """Write host ``values`` of shape ``part.shape`` at ``part`` (global coordinates, inside ``box``)."""
@@ -136,56 +137,59 @@ class Region:
         elif self.position is None:
             self.array.store(part.within(self.box.offset), values)
         else:
-            _store_run(self, part, values)
+            for run, index in self._runs(part):
+                self.array.store(index, values[run.within(part.offset)].reshape(-1))
+
+    def _runs(self, part: Box) -> Iterator[tuple[Box, Index]]:
+        """Cut ``part`` into boxes that are one run of the flattened memory each, with their place there."""
+        axis = next((a for a, n in enumerate(part.shape) if n > 1), part.ndim)
+        if part.shape[axis + 1 :] == self.box.shape[axis + 1 :]:
+            start = int(self.position or 0) + _ravel(part, self.box)
+            yield part, (slice(start, start + part.size),)
+            return
+        for i in range(part.shape[axis]):
+            offset, shape = list(part.offset), list(part.shape)
+            offset[axis], shape[axis] = offset[axis] + i, 1
+            yield from self._runs(Box(tuple(offset), tuple(shape)))
+
+
+def _ravel(part: Box, box: Box) -> int:
+    """Row-major position in ``box`` of the first element of ``part``."""
+    position = 0
+    for i, origin, dim in zip(part.offset, box.offset, box.shape, strict=True):
+        position = position * dim + i - origin
+    return position
 
 
 def regions_of(shard: ShardedTensor, array: LocalArray) -> Iterator[Region]:
     """The regions that a shard consists of, in memory order."""
+    if not shard.is_flattened:
+        yield from (Region(shard.key, box, array) for box, _ in shard.boxes())
+        return
+    line = flattened(array)
     for box, position in shard.boxes():
-        yield Region(shard.key, box, array, position if shard.is_flattened else None)
+        yield Region(shard.key, box, line, position)
 
 
-def _runs(region: Region, part: Box) -> Iterator[tuple[Index, int, int]]:
-    """Cut ``part`` into row-major runs: (index in part, first flat element in the array, number of elements)."""
-    assert region.position is not None
-    rows: Sequence[int] = part.shape[:-1]
-    length = part.shape[-1] if part.shape else 1
-    for row in np.ndindex(*rows):
-        at = [o - g + r for o, g, r in zip(part.offset, region.box.offset, (*row, 0), strict=True)] if part.shape else []
-        flat = 0
-        for i, dim in zip(at, region.box.shape, strict=True):
-            flat = flat * dim + i
-        yield tuple(slice(r, r + 1) for r in row), region.position + flat, length
+def flattened(array: LocalArray) -> LocalArray:
+    """The same memory as a one-dimensional array, in row-major order."""
+    size = math.prod(array.shape)
+    if len(array.shape) == 1:
+        return array
+    if array.host is not None and array.host.flags.c_contiguous:
+        return HostArray(array.host.reshape(-1), array.dtype)
 
+    def boxes(index: Index) -> Iterator[tuple[Index, int, Box]]:
+        start, stop, _ = index[0].indices(size)
+        for box, position in flat_range_boxes(array.shape, start, stop):
+            yield box.within((0,) * box.ndim), position, box
 
-def _flat_index(region: Region, start: int, size: int) -> Index:
-    if len(region.array.shape) != 1:
-        raise ValueError("a flattened shard on a device must be one-dimensional")
-    return (slice(start, start + size),)
+    def read(index: Index) -> Array:
+        parts = [array.fetch(at).reshape(-1) for at, _, _ in boxes(index)]
+        return np.concatenate(parts) if parts else np.empty(0, array.dtype.numpy)
 
+    def write(index: Index, values: Array) -> None:
+        for at, position, box in boxes(index):
+            array.store(at, values[position : position + box.size].reshape(box.shape))
 
-def _run_of(region: Region, part: Box) -> Array:
-    out = np.empty(part.shape, region.dtype.numpy)
-    if not math.prod(part.shape):
-        return out
-    for index, start, size in _runs(region, part):
-        values = _gather(region, start, size)
-        out[index] = values.reshape(out[index].shape)
-    return out
-
-
-def _gather(region: Region, start: int, size: int) -> Array:
-    host = region.array.host
-    if host is not None:
-        return host.reshape(-1)[start : start + size]
-    return region.array.fetch(_flat_index(region, start, size))
-
-
-def _store_run(region: Region, part: Box, values: Array) -> None:
-    host = region.array.host
-    for index, start, size in _runs(region, part):
-        run = values[index].reshape(-1)
-        if host is not None:
-            host.flat[start : start + size] = run
-        else:
-            region.array.store(_flat_index(region, start, size), run)
+    return DeviceArray((size,), array.dtype, read, write)

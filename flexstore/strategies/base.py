@@ -15,9 +15,10 @@ from flexstore.backends.base import Store
 from flexstore.core.manifest import FileInfo, Manifest
 from flexstore.core.region import Region
 from flexstore.pipeline.reading import ReadOptions, ReadStats, read_plan
-from flexstore.pipeline.writing import WriteOptions, Written, write_files
+from flexstore.pipeline.writing import WriteOptions, write_files
 from flexstore.planning.files import FileLayout, WriteItem
 from flexstore.planning.load import LoadPlan
+from flexstore.planning.receipts import Written
 
 
 @dataclass(frozen=True, slots=True)

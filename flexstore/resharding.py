@@ -1,0 +1,224 @@
+"""`reshard`: from the memory of all ranks to the memory of all ranks, under another layout. No storage (R1).
+
+describe both sides → survey → plan as for a save and a load → exchange the overlaps in bounded rounds → report.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from flexstore.core.manifest import Ints, Manifest
+from flexstore.core.region import Region
+from flexstore.core.state import restore
+from flexstore.errors import InvalidStateError
+from flexstore.frameworks import Description, describe
+from flexstore.groups.base import ProcessGroup
+from flexstore.groups.coordinator import Coordinator
+from flexstore.groups.resolve import resolve_group
+from flexstore.loading import LoadReport
+from flexstore.pipeline.memory import Bytes, ItemBytes
+from flexstore.planning.items import Survey
+from flexstore.planning.load import plan_load
+from flexstore.planning.matching import match, merged, refuse
+from flexstore.planning.save import SavePlan, plan_save
+from flexstore.planning.transfer import Parcel, memory_manifest, only_from, parcels
+
+_PARCEL_NBYTES = 4 << 20
+
+
+def reshard(
+    src_state: Any,
+    dst_state: Any,
+    *,
+    group: ProcessGroup | str | Any = None,
+    strict: bool | Literal["exact"] = True,
+    cast: bool = False,
+    budget_nbytes: int = 256 << 20,
+) -> LoadReport:
+    """Copy a sharded state into another one with another layout, over the group. Every rank calls it.
+
+    Args:
+        src_state: what the ranks have, as for `flexstore.save`.
+        dst_state: what they want, as for `flexstore.load`; filled in place. It may not share memory with
+            ``src_state``, except where a rank keeps the very same box in the very same place.
+        group, strict, cast: as for `flexstore.load`.
+        budget_nbytes: most extra memory of this rank for what is in flight.
+
+    Returns:
+        What was done; ``bytes_read`` counts what came from other ranks.
+
+    Raises:
+        InvalidStateError: the source state contradicts itself, or the two states overlap in memory.
+        StateMismatchError: see ``strict``.
+    """
+    started = time.perf_counter()
+    ranks = Coordinator(resolve_group(group))
+    source = ranks.local("describe source", lambda: describe(src_state))
+    target = ranks.local("describe target", lambda: describe(dst_state, writable=True))
+    surveys = ranks.step("survey source", lambda: _survey(ranks.rank, source))
+    plan = plan_save(surveys)
+    manifest = memory_manifest(plan, ranks.rank)
+    found = merged(ranks.step("compare", lambda: match(manifest, target.infos, target.common, cast=cast)))
+    unexpected = found.unexpected(manifest)
+    if (strict and (found.missing or found.mismatched)) or (strict == "exact" and unexpected):
+        raise refuse(found, unexpected, "the source state")
+    regions = [r for r in target.regions if r.key not in found.missing and r.key not in found.mismatched]
+    wanted = ranks.step("survey target", lambda: _wanted(manifest, source, regions, budget_nbytes))
+    received, messages = _Traffic(ranks, plan, source.regions, regions, wanted).run()
+    restore(dst_state, {name: manifest.common[name] for name in target.common if name in manifest.common})
+    return LoadReport(
+        tuple(sorted(found.missing)),
+        unexpected,
+        tuple(sorted(found.mismatched)),
+        received,
+        messages,
+        time.perf_counter() - started,
+    )
+
+
+def _survey(rank: int, description: Description) -> Survey:
+    boxes = [(region.key, region.box) for region in description.regions]
+    return Survey.of(rank, description.infos, boxes, description.common, description.common_paths)
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """The regions one rank wants, as columns for `flexstore.planning.transfer.parcels`, and its budget."""
+
+    tensor: Ints
+    offset: Ints
+    shape: Ints
+    budget_nbytes: int
+
+
+def _wanted(manifest: Manifest, source: Description, regions: Sequence[Region], budget_nbytes: int) -> _Wanted:
+    _refuse_aliases(source.regions, regions)
+    plan = plan_load(manifest, [(region.key, region.box) for region in regions])
+    tensor = np.fromiter((manifest.index[r.key] for r in regions), np.int64, len(regions))
+    return _Wanted(tensor, plan.wanted_offset, plan.wanted_shape, budget_nbytes)
+
+
+def _refuse_aliases(sources: Sequence[Region], targets: Sequence[Region]) -> None:
+    """A target that overlaps a source in memory would be read after it was overwritten."""
+    spans = sorted([(*_bounds(r), r) for r in sources if r.host() is not None], key=lambda s: s[:2])
+    starts = np.array([start for start, _, _ in spans], np.int64)
+    for region in targets:
+        if region.host() is None:
+            continue
+        start, stop = _bounds(region)
+        for other_start, other_stop, other in spans[: int(np.searchsorted(starts, stop))]:
+            same = (other_start, other_stop, other.key, other.box) == (start, stop, region.key, region.box)
+            if other_stop > start and not same and np.shares_memory(_view(other), _view(region)):
+                raise InvalidStateError(
+                    f"the target '{region.key}' {region.box} shares memory with the source '{other.key}' {other.box}",
+                    key=region.key,
+                    box=region.box,
+                    hint="copy the source first",
+                )
+
+
+def _view(region: Region) -> Any:
+    return region.host()
+
+
+def _bounds(region: Region) -> tuple[int, int]:
+    low, high = np.lib.array_utils.byte_bounds(_view(region))
+    return low, high
+
+
+class _Traffic:
+    """The parcels that this rank sends and receives, in rounds that fit the smallest budget of any rank."""
+
+    def __init__(
+        self,
+        ranks: Coordinator,
+        plan: SavePlan,
+        sources: Sequence[Region],
+        targets: Sequence[Region],
+        wanted: Sequence[_Wanted],
+    ) -> None:
+        self.ranks, self.targets = ranks, targets
+        self.dtypes = {tensor.key: tensor.dtype.numpy for tensor in plan.tensors}
+        self.by_key: dict[str, list[Region]] = {}
+        for region in sources:
+            self.by_key.setdefault(region.key, []).append(region)
+        share = max(_PARCEL_NBYTES, min(w.budget_nbytes for w in wanted) // (2 * ranks.size))
+        self.sends = {
+            rank: list(_rounds(_cut(only_from(memory_manifest(plan, rank), ranks.rank), want)[ranks.rank], share))
+            for rank, want in enumerate(wanted)
+        }
+        incoming = _cut(memory_manifest(plan, ranks.rank), wanted[ranks.rank])
+        self.receives = {rank: list(_rounds(incoming[rank], share)) for rank in range(ranks.size)}
+
+    def run(self) -> tuple[int, int]:
+        """Move everything; returns bytes and messages received from other ranks."""
+        me = self.ranks.rank
+        self.receives.pop(me)
+        for parcel in (parcel for batch in self.sends.pop(me) for parcel in batch):
+            self._store(parcel, self._read(parcel))
+        mine = max((len(r) for r in (*self.sends.values(), *self.receives.values())), default=0)
+        received = messages = 0
+        for number in range(max(self.ranks.step("count rounds", lambda: mine))):
+            nbytes, count = self._round(
+                {rank: cut[number] for rank, cut in self.sends.items() if number < len(cut)},
+                {rank: cut[number] for rank, cut in self.receives.items() if number < len(cut)},
+            )
+            received, messages = received + nbytes, messages + count
+        return received, messages
+
+    def _round(
+        self, sends: dict[int, list[Parcel]], receives: dict[int, list[Parcel]]
+    ) -> tuple[int, int]:
+        incoming = {rank: np.empty(sum(p.nbytes for p in cut), np.uint8) for rank, cut in receives.items()}
+
+        def pack() -> list[tuple[int, Bytes]]:
+            return [(rank, np.concatenate([self._read(p) for p in cut])) for rank, cut in sends.items()]
+
+        def unpack() -> None:
+            for rank, cut in receives.items():
+                at = 0
+                for parcel in cut:
+                    self._store(parcel, incoming[rank][at : at + parcel.nbytes])
+                    at += parcel.nbytes
+
+        outgoing = self.ranks.local("pack", pack)
+        self.ranks.group.exchange("exchange", outgoing, list(incoming.items()))
+        self.ranks.local("unpack", unpack)
+        return sum(data.size for data in incoming.values()), len(incoming)
+
+    def _read(self, parcel: Parcel) -> Bytes:
+        region = next(r for r in self.by_key[parcel.key] if r.box.contains(parcel.box))
+        return ItemBytes(region, parcel.box).read(0, parcel.nbytes)
+
+    def _store(self, parcel: Parcel, data: Bytes) -> None:
+        region = self.targets[parcel.region]
+        values = data.view(self.dtypes[parcel.key]).reshape(parcel.box.shape)
+        region.store(parcel.box, values.astype(region.dtype.numpy, copy=False))
+
+
+def _cut(manifest: Manifest, want: _Wanted) -> dict[int, list[Parcel]]:
+    """The parcels of one receiving rank by source rank."""
+    cut: dict[int, list[Parcel]] = defaultdict(list)
+    for source, parcel in parcels(manifest, want.tensor, want.offset, want.shape, _PARCEL_NBYTES):
+        cut[source].append(parcel)
+    return cut
+
+
+def _rounds(cut: Sequence[Parcel], limit: int) -> Iterator[list[Parcel]]:
+    """Consecutive parcels of at most ``limit`` bytes together; a larger one travels alone."""
+    batch: list[Parcel] = []
+    used = 0
+    for parcel in cut:
+        if batch and used + parcel.nbytes > limit:
+            yield batch
+            batch, used = [], 0
+        batch.append(parcel)
+        used += parcel.nbytes
+    if batch:
+        yield batch

@@ -1,0 +1,4 @@
+"""The version of the library."""
+
+__version__ = "0.1.0"
+LIBRARY = f"flexstore {__version__}"
