@@ -74,6 +74,23 @@ class Attempt:
             CheckpointExistsError: another saver published first.
             StoreError: the storage failed; the old checkpoint, if any, is untouched or already replaced, whole.
         """
+        try:
+            manifest = self._prepare(plan, receipts, finalize)
+            superseded = read_published(self.store) if self.overwrite else None
+        except BaseException:
+            self.discard()
+            raise
+        self._put_manifest(manifest)
+        if superseded is not None:
+            remove_files(self.store, superseded, keep=manifest)
+        return manifest
+
+    def _prepare(
+        self,
+        plan: SavePlan,
+        receipts: Sequence[Receipt],
+        finalize: Callable[[Manifest], Sequence[FileInfo]],
+    ) -> Manifest:
         check_replicas(plan, receipts, _written_digests(receipts))
         manifest = manifest_of(
             plan,
@@ -83,20 +100,19 @@ class Attempt:
             created=time.time(),
             library=self.library,
         )
-        manifest = replace(manifest, files=(*manifest.files, *finalize(manifest)))
-        superseded = read_published(self.store) if self.overwrite else None
-        self._put_manifest(manifest)
-        if superseded is not None:
-            remove_files(self.store, superseded, keep=manifest)
-        return manifest
+        return replace(manifest, files=(*manifest.files, *finalize(manifest)))
 
     def _put_manifest(self, manifest: Manifest) -> None:
         try:
             self.store.put(MANIFEST_NAME, [encode(manifest)], "overwrite" if self.overwrite else "create")
         except StoreError as error:
-            # The reply may have been lost after the manifest was stored: the attempt id inside it tells.
-            if _published_id(self.store) == self.id:
+            # The reply may have been lost after the manifest was stored: the attempt id inside it tells. As long as
+            # nobody knows what is published, no file may be removed.
+            published = _published_id(self.store)
+            if published == self.id:
                 return
+            if published is not None:
+                self.discard()
             if isinstance(error, ObjectExistsError):
                 raise exists_error(self.store.url) from None
             raise

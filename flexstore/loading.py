@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from flexstore.backends import open_store
 from flexstore.checkpoint import open_manifest
+from flexstore.collector import collector_paused
 from flexstore.core.manifest import Manifest
 from flexstore.core.state import restore
 from flexstore.errors import UnsupportedVersionError
@@ -48,6 +49,7 @@ class LoadReport:
     seconds: float
 
 
+@collector_paused()
 def load(
     state: Any,
     url: str | PathLike[str],

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from flexstore.collector import collector_paused
 from flexstore.core.manifest import Ints, Manifest
 from flexstore.core.region import Region
 from flexstore.core.state import restore
@@ -32,6 +33,7 @@ from flexstore.planning.transfer import Parcel, memory_manifest, only_from, parc
 _PARCEL_NBYTES = 4 << 20
 
 
+@collector_paused()
 def reshard(
     src_state: Any,
     dst_state: Any,

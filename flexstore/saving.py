@@ -17,6 +17,7 @@ from flexstore.backends import open_store
 from flexstore.backends.base import Store
 from flexstore.checkpoint import Checkpoint, open_checkpoint
 from flexstore.commit import Attempt, exists_error, new_attempt_id
+from flexstore.collector import collector_paused
 from flexstore.core.manifest import MANIFEST_NAME
 from flexstore.core.region import Region
 from flexstore.errors import ObjectNotFoundError
@@ -62,6 +63,7 @@ class PendingSave:
         return self._reopen()
 
 
+@collector_paused()
 def save(
     state: Any,
     url: str | PathLike[str],

@@ -42,7 +42,8 @@ class Launch:
         self._killed = False
         launcher = ["-m", "paddle.distributed.launch", "--nproc_per_node", str(processes), "--log_dir", str(self._logs)]
         script = [str(Path(__file__).with_name("train.py")), "--events", str(events), *arguments]
-        with (folder / "launcher.log").open("wb") as log:
+        self._launcher_log = folder / "launcher.log"
+        with self._launcher_log.open("wb") as log:
             self._launcher = subprocess.Popen(
                 [sys.executable, *launcher, *script], stdout=log, stderr=subprocess.STDOUT, env=_environment()
             )
@@ -88,12 +89,11 @@ class Launch:
         self._launcher.wait()
 
     def _last_words(self) -> str:
-        logs = sorted(self._logs.glob("workerlog.*"))
+        logs = [self._launcher_log, *sorted(self._logs.glob("workerlog.*"))]
         return "\n".join(f"--- {log}\n" + "\n".join(log.read_text().splitlines()[-LOG_LINES:]) for log in logs)
 
 
 def _environment() -> dict[str, str]:
-    """One thread per process, and no device that Paddle's launcher would hand out to it."""
-    hidden = {"CUDA_VISIBLE_DEVICES"}
-    kept = {name: value for name, value in os.environ.items() if name not in hidden}
+    """One thread per process; Paddle's launcher fails if this variable names fewer devices than processes."""
+    kept = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
     return {**kept, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}

@@ -1,6 +1,8 @@
 """Train on as many processes as were launched: resume from the newest checkpoint there is, save every few steps.
 
-python -m paddle.distributed.launch --nproc_per_node 2 train.py --checkpoints DIR --events FILE --until 40
+    python -m paddle.distributed.launch --nproc_per_node 2 train.py --checkpoints DIR --events FILE --until 40
+
+Every process is one rank of the tensor-parallel group.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ import numpy as np
 
 from flexstore.backends.base import Store
 from flexstore.core.box import Box
-from flexstore.core.checksum import block_nbytes, crc32c
+from flexstore.core.checksum import crc32c
 from flexstore.core.manifest import Manifest
 from flexstore.core.region import Region
 from flexstore.errors import CorruptCheckpointError, ObjectNotFoundError, StoreError
@@ -88,6 +88,7 @@ class _Reader:
         manifest: Manifest = plan.manifest
         self.memory = [self._memory(region) for region in regions]
         self.position: list[int] = manifest.chunks.byte_offset.tolist()
+        self.crcs = manifest.chunks.crcs
         self.crc_start: list[int] = manifest.chunks.crc_start.tolist()
         self.chunk_nbytes: list[int] = manifest.chunk_nbytes.tolist()
 
@@ -152,7 +153,7 @@ class _Reader:
             at = begin + span.nbytes
         self._fetch(request, buffers)
         for span, pieces in zip(request.spans, filled, strict=True):
-            if self.options.verify:
+            if span.block:
                 self._verify(span, pieces)
             if span.part is not None:
                 self._scatter(span, span.part, pieces)
@@ -180,14 +181,11 @@ class _Reader:
         return self.regions[span.region].key
 
     def _verify(self, span: Span, pieces: Sequence[Bytes]) -> None:
-        crcs = self.plan.manifest.chunks.crcs[self.crc_start[span.row] : self.crc_start[span.row + 1]]
-        if not crcs.size:
-            return
-        step = block_nbytes(self.chunk_nbytes[span.row])
-        first = (span.start - span.lead) // step
-        for number, crc in enumerate(_crcs(pieces, step), first):
-            if crc != crcs[number]:
-                raise self._corrupt(span, number * step, step)
+        first = (span.start - span.lead) // span.block
+        at = self.crc_start[span.row] + first
+        for number, crc in enumerate(_crcs(pieces, span.block)):
+            if crc != self.crcs[at + number]:
+                raise self._corrupt(span, (first + number) * span.block, span.block)
 
     def _corrupt(self, span: Span, start: int, step: int) -> CorruptCheckpointError:
         table, manifest = self.plan.manifest.chunks, self.plan.manifest
@@ -214,6 +212,9 @@ def _crcs(pieces: Sequence[Bytes], step: int) -> Iterator[int]:
     """CRC-32C of every ``step`` bytes of the concatenation of ``pieces``."""
     if len(pieces) == 1:
         data = pieces[0]
+        if data.size <= step:
+            yield crc32c(data)
+            return
         for start in range(0, data.size, step):
             yield crc32c(data[start : start + step])
         return

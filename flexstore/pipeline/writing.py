@@ -8,14 +8,17 @@ the store. Extra memory is one window per worker, whatever the size of the state
 from __future__ import annotations
 
 import mmap
+import threading
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 
 from flexstore.backends.base import Store, SupportsUpload, Upload
 from flexstore.core.checksum import block_count, block_nbytes, crc32c
-from flexstore.core.manifest import FileInfo, Ints
+from flexstore.core.manifest import FileInfo
 from flexstore.core.region import Region
 from flexstore.pipeline.memory import Bytes, ItemBytes
 from flexstore.pipeline.workers import run_workers
@@ -23,7 +26,6 @@ from flexstore.planning.files import FileLayout, WriteItem
 from flexstore.planning.receipts import Written
 
 _PAGE = 4096
-_COMMITS_AT_ONCE = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +77,14 @@ class _FileJob:
             np.frombuffer(s, np.uint8) if isinstance(s, bytes) else ItemBytes(regions[s.index], s.box)
             for s in layout.segments
         ]
-        sizes = np.fromiter((s.nbytes for s in self.segments), np.int64, len(self.segments))
-        self.offsets: Ints = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-        self.nbytes = int(self.offsets[-1])
-        self.items = [(i, s) for i, s in enumerate(layout.segments) if isinstance(s, WriteItem)]
-        self.crcs = {i: np.zeros(block_count(item.nbytes), np.uint32) for i, item in self.items}
+        sizes = [segment.nbytes for segment in self.segments]
+        self.offsets: list[int] = [0, *accumulate(sizes)]
+        self.nbytes = self.offsets[-1]
+        self.items = [(i, s.index) for i, s in enumerate(layout.segments) if isinstance(s, WriteItem)]
+        counts = [block_count(sizes[i]) for i, _ in self.items]
+        self.crc_start: list[int] = [0, *accumulate(counts)]
+        self.crcs = np.zeros(self.crc_start[-1], np.uint32)
+        self._first_crc = {i: start for (i, _), start in zip(self.items, self.crc_start, strict=False)}
         self.frame_crc = crc32c(b"".join(s for s in layout.segments if isinstance(s, bytes)))
 
     @property
@@ -90,10 +95,10 @@ class _FileJob:
         """Put window ``number`` into the bounce buffer; returns the filled part."""
         lo = number * self.window
         hi = min(self.nbytes, lo + self.window)
-        index = int(np.searchsorted(self.offsets, lo, side="right")) - 1
+        index = bisect_right(self.offsets, lo) - 1
         while index < len(self.segments) and self.offsets[index] < hi:
-            begin = int(self.offsets[index])
-            start, stop = max(lo, begin) - begin, min(hi, int(self.offsets[index + 1])) - begin
+            begin, end = self.offsets[index], self.offsets[index + 1]
+            start, stop = max(lo, begin) - begin, min(hi, end) - begin
             segment = self.segments[index]
             target = bounce[begin + start - lo : begin + stop - lo]
             if isinstance(segment, ItemBytes):
@@ -106,7 +111,7 @@ class _FileJob:
     def _fill_item(self, index: int, item: ItemBytes, start: int, stop: int, target: Bytes) -> None:
         """Copy bytes ``[start, stop)`` of an item; checksum the blocks that begin there, also past ``stop``."""
         block = block_nbytes(item.nbytes)
-        crcs = self.crcs[index]
+        first = self._first_crc[index]
         at = start
         while at < stop:
             number = at // block
@@ -115,40 +120,59 @@ class _FileJob:
             copied = min(end, stop)
             target[at - start : copied - start] = data[: copied - at]
             if at == number * block:
-                crcs[number] = crc32c(data)
+                self.crcs[first + number] = crc32c(data)
             at = copied
 
 
-def _write_windows(
-    jobs: Sequence[_FileJob], store: Store, uploader: SupportsUpload, options: WriteOptions
-) -> None:
-    """Windows of all files from one queue, in order; a file becomes visible once all of its windows are written."""
-    uploads: list[Upload] = []
-    try:
-        for job in jobs:
-            uploads.append(uploader.upload(job.name, job.nbytes))
-        tasks = [(job, upload, n) for job, upload in zip(jobs, uploads, strict=True) for n in range(job.window_count)]
-        window = min(store.io.request_nbytes, max(job.nbytes for job in jobs))
+class _Uploads:
+    """The files that are being written: begun with their first window, visible with their last."""
 
-        def work(queue: Iterator[tuple[_FileJob, Upload, int]]) -> None:
-            bounce = _buffer(window)
-            for job, upload, number in queue:
-                filled = job.fill(number, bounce)
-                if filled.size:
-                    upload.write(number * job.window, filled)
-                _report(options, filled.size)
+    def __init__(self, jobs: Sequence[_FileJob], store: SupportsUpload) -> None:
+        self._store = store
+        self._missing = {job.name: job.window_count for job in jobs}
+        self._open: dict[str, Upload] = {}
+        self._lock = threading.Lock()
 
-        run_workers(tasks, work, _worker_count(store, options))
-        run_workers(uploads, _commit, _COMMITS_AT_ONCE)
-    except BaseException:
-        for upload in uploads:
+    def write(self, job: _FileJob, number: int, window: Bytes) -> None:
+        """Write one window; the thread that brings the last one of a file commits it."""
+        with self._lock:
+            if job.name not in self._open:
+                self._open[job.name] = self._store.upload(job.name, job.nbytes)
+            upload = self._open[job.name]
+        if window.size:
+            upload.write(number * job.window, window)
+        with self._lock:
+            self._missing[job.name] -= 1
+            is_last = not self._missing[job.name]
+        if is_last:
+            upload.commit()
+            with self._lock:
+                del self._open[job.name]
+
+    def abort(self) -> None:
+        """Forget what is not visible yet."""
+        for upload in self._open.values():
             upload.abort()
+
+
+def _write_windows(jobs: Sequence[_FileJob], store: Store, uploader: SupportsUpload, options: WriteOptions) -> None:
+    """Windows of all files from one queue, in order."""
+    uploads = _Uploads(jobs, uploader)
+    window = min(store.io.request_nbytes, max(job.nbytes for job in jobs))
+
+    def work(queue: Iterator[tuple[_FileJob, int]]) -> None:
+        bounce = _buffer(window)
+        for job, number in queue:
+            filled = job.fill(number, bounce)
+            uploads.write(job, number, filled)
+            _report(options, filled.size)
+
+    try:
+        tasks = [(job, number) for job in jobs for number in range(job.window_count)]
+        run_workers(tasks, work, _worker_count(store, options))
+    except BaseException:
+        uploads.abort()
         raise
-
-
-def _commit(uploads: Iterator[Upload]) -> None:
-    for upload in uploads:
-        upload.commit()
 
 
 def _write_streams(jobs: Sequence[_FileJob], store: Store, options: WriteOptions) -> None:
@@ -183,13 +207,12 @@ def _report(options: WriteOptions, nbytes: int) -> None:
 
 
 def _written(jobs: Sequence[_FileJob]) -> Written:
-    rows = [(number, job, index, item) for number, job in enumerate(jobs) for index, item in job.items]
-    crcs = [job.crcs[index] for _, job, index, _ in rows]
+    counts = [count for job in jobs for count in np.diff(job.crc_start).tolist()]
     return Written(
         files=tuple(FileInfo(job.name, job.nbytes, job.frame_crc) for job in jobs),
-        item=np.fromiter((item.index for *_, item in rows), np.int64, len(rows)),
-        file=np.fromiter((number for number, *_ in rows), np.int64, len(rows)),
-        byte_offset=np.fromiter((job.offsets[index] for _, job, index, _ in rows), np.int64, len(rows)),
-        crcs=np.concatenate(crcs) if crcs else np.zeros(0, np.uint32),
-        crc_start=np.cumsum([0, *(len(c) for c in crcs)], dtype=np.int64),
+        item=np.array([item for job in jobs for _, item in job.items], np.int64),
+        file=np.repeat(np.arange(len(jobs)), [len(job.items) for job in jobs]),
+        byte_offset=np.array([job.offsets[i] for job in jobs for i, _ in job.items], np.int64),
+        crcs=np.concatenate([job.crcs for job in jobs]) if jobs else np.zeros(0, np.uint32),
+        crc_start=np.cumsum([0, *counts], dtype=np.int64),
     )

@@ -32,6 +32,7 @@ class Span:
         region: index of the wanted region.
         start, stop: half-open byte range inside the chunk, of the wanted part.
         lead, tail: bytes to read before and after it, to complete checksum blocks.
+        block: bytes per checksum block, or 0 if nothing is to be verified.
         target: first byte in the region's memory if the part is one run there too, else -1.
         part: the whole overlap, in global coordinates (only where target is -1); `scattered` finds what of it lies in
             the span.
@@ -43,6 +44,7 @@ class Span:
     stop: int
     lead: int
     tail: int
+    block: int
     target: int
     part: Box | None
 
@@ -121,32 +123,30 @@ def spans_of(
         zip(*(column.tolist() for column in columns), strict=True)
     ):
         itemsize = int(plan.manifest.itemsize[row])
-        block = block_nbytes(total) if verify and has_crc else itemsize
+        block = block_nbytes(total) if verify and has_crc else 0
         if is_direct:
-            run = Span(row, region, start, start + nbytes, 0, 0, target, None)
-            yield from _cut_run(run, total, block, limit_nbytes)
+            run = Span(row, region, start, start + nbytes, 0, 0, block, target, None)
+            yield from _cut_run(run, total, itemsize, limit_nbytes)
             continue
         ndim = ndims[int(table.tensor[row])]
         chunk, part = table.box(row, ndim), over.box(i, ndim)
         strides = tuple(n * itemsize for n in _strides(chunk.shape, bool(table.fortran[row])))
         gap = max(gap_nbytes, block - itemsize)  # pieces farther apart share no block
         for lo, hi in _extents(part, chunk.offset, strides, itemsize, gap):
-            yield from _cut_run(Span(row, region, lo, hi, 0, 0, -1, part), total, block, limit_nbytes)
+            yield from _cut_run(Span(row, region, lo, hi, 0, 0, block, -1, part), total, itemsize, limit_nbytes)
 
 
-def _cut_run(run: Span, total: int, block: int, limit: int) -> Iterator[Span]:
-    """Cut one run at multiples of its checksum block, so that no block is read twice."""
-    step = max(block, limit - limit % block)
+def _cut_run(run: Span, total: int, itemsize: int, limit: int) -> Iterator[Span]:
+    """Cut one run at multiples of its checksum block, so that no block is read twice, and round it out to blocks."""
+    align = run.block or itemsize
+    step = max(align, limit - limit % align)
     lo = run.start
     while lo < run.stop:
         hi = min(run.stop, (lo // step + 1) * step)
+        lead, tail = (lo % align, min(total, -(-hi // align) * align) - hi) if run.block else (0, 0)
         target = run.target + lo - run.start if run.target >= 0 else -1
-        yield Span(run.row, run.region, lo, hi, lo % block, _tail(hi, block, total), target, run.part)
+        yield Span(run.row, run.region, lo, hi, lead, tail, run.block, target, run.part)
         lo = hi
-
-
-def _tail(stop: int, block: int, total: int) -> int:
-    return min(total, -(-stop // block) * block) - stop
 
 
 def _strides(shape: Sequence[int], fortran: bool) -> tuple[int, ...]:

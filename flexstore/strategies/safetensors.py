@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
@@ -104,14 +104,14 @@ class SafetensorsFormat(FileFormat):
         The index has a fixed name, which a later save replaces before it is published, so its bytes are not promised.
 
         Raises:
-            CheckpointExistsError: another program's checkpoint is there, which the index would hide or replace.
+            CheckpointExistsError: another program's model is there, which the index would replace or be hidden by.
         """
-        if self.detect(ctx.store):
-            raise CheckpointExistsError(
-                "another program's safetensors checkpoint is there", hint="save to a directory of its own"
-            )
         if not _is_whole(manifest):
             return ()
+        if _is_foreign_model(ctx.store, _names(ctx.store)):
+            raise CheckpointExistsError(
+                f"there is another program's model at {ctx.store.url}", hint="save to a directory of its own"
+            )
         files = np.array([file.name for file in manifest.files], np.object_)[manifest.chunks.file].tolist()
         weight_map = {tensor.key: file for tensor, file in zip(manifest.tensors, files, strict=True)}
         index = _Index(weight_map, {"total_size": manifest.nbytes, _MARK: manifest.attempt})
@@ -122,10 +122,8 @@ class SafetensorsFormat(FileFormat):
     def detect(self, store: Store) -> bool:
         """See `LoadStrategy.detect`. A broken foreign file or index counts: reading it will say what is wrong."""
         names = _names(store)
-        return (
-            SINGLE_NAME in names
-            or (INDEX_NAME in names and not _is_marked(store, _read_index, INDEX_NAME))
-            or any(not _is_marked(store, read_header, name) for name in names - {INDEX_NAME})
+        return _is_foreign_model(store, names) or any(
+            not _is_marked(store, read_header, name) for name in names - {INDEX_NAME}
         )
 
     def read_manifest(self, store: Store) -> Manifest:
@@ -173,6 +171,11 @@ def _names(store: Store) -> set[str]:
     """The index and the safetensors files directly under the root."""
     names = (info.name for info in store.list())
     return {name for name in names if "/" not in name and (name == INDEX_NAME or name.endswith(_SUFFIX))}
+
+
+def _is_foreign_model(store: Store, names: Container[str]) -> bool:
+    """Whether Hugging Face's loaders find a model there that is not ours."""
+    return SINGLE_NAME in names or (INDEX_NAME in names and not _is_marked(store, _read_index, INDEX_NAME))
 
 
 def _is_marked(store: Store, read: Callable[[Store, str], _Marked], name: str) -> bool:

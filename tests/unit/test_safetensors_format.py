@@ -198,13 +198,20 @@ def test_an_unpublished_attempt_is_invisible() -> None:
             FORMAT.read_manifest(store)
 
 
-def test_nothing_is_saved_over_another_programs_checkpoint() -> None:
-    foreign = safetensors.numpy.save({"w": np.arange(3)})
-    for name in (SINGLE_NAME, "a.safetensors"):
-        store = store_of({name: foreign})
-        with pytest.raises(CheckpointExistsError):
-            write_checkpoint(store, {"w": expected("w", (4,), F32)}, [[("w", Box((0,), (4,)))]])
-        assert INDEX_NAME not in {info.name for info in store.list()}
+def test_no_index_is_written_over_another_programs_model() -> None:
+    arrays = {"w": expected("w", (4,), F32)}
+    for name, content in ((SINGLE_NAME, b"any"), (INDEX_NAME, b'{"weight_map":{}}'), (INDEX_NAME, b"broken")):
+        store = store_of({name: content})
+        with pytest.raises(CheckpointExistsError, match="another program's model"):
+            write_checkpoint(store, arrays, [whole(arrays)])
+        assert store.get(name) == content
+
+
+def test_an_index_of_our_own_is_replaced() -> None:
+    store, arrays = store_of({}), {"w": expected("w", (4,), F32)}
+    for attempt in ("7", "8"):
+        write_checkpoint(store, arrays, [whole(arrays)], attempt)
+    assert json.loads(store.get(INDEX_NAME))["weight_map"] == {"w": "model-8-00000.safetensors"}
 
 
 def library_file(*keys: str) -> bytes:
