@@ -1,6 +1,6 @@
 """Measure flexstore beside its peers and the disk, print ratios, write them to ``benchmarks/results/``.
 
-    python -m benchmarks [--repeats 5] [--states large many] [--peers ...] [--root DIR] [--no-write]
+python -m benchmarks [--repeats 5] [--states large many] [--peers ...] [--root DIR] [--no-write]
 """
 
 from __future__ import annotations

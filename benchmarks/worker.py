@@ -1,6 +1,6 @@
 """The process of one peer: obeys JSON lines on standard input, answers with JSON lines on standard output.
 
-    python -m benchmarks.worker "torch DCP" large
+python -m benchmarks.worker "torch DCP" large
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ class Attempt:
         receipts: Sequence[Receipt],
         finalize: Callable[[Manifest], Sequence[FileInfo]],
     ) -> Manifest:
-        check_replicas(plan, receipts, _written_digests(receipts))
+        check_replicas(plan, [receipt.held for receipt in receipts], _written_digests(receipts))
         manifest = manifest_of(
             plan,
             receipts,

@@ -15,7 +15,7 @@ import numpy as np
 
 from flexstore.collector import collector_paused
 from flexstore.core.manifest import Ints, Manifest
-from flexstore.core.region import Region
+from flexstore.core.region import Region, RegionIndex
 from flexstore.core.state import restore
 from flexstore.errors import InvalidStateError
 from flexstore.frameworks import Description, describe
@@ -23,10 +23,12 @@ from flexstore.groups.base import ProcessGroup
 from flexstore.groups.coordinator import Coordinator
 from flexstore.groups.resolve import resolve_group
 from flexstore.loading import LoadReport
+from flexstore.pipeline.digesting import digest_items
 from flexstore.pipeline.memory import Bytes, ItemBytes
 from flexstore.planning.items import Survey
 from flexstore.planning.load import plan_load
 from flexstore.planning.matching import match, merged, refuse
+from flexstore.planning.receipts import check_replicas as compare_replicas
 from flexstore.planning.save import SavePlan, plan_save
 from flexstore.planning.transfer import Parcel, memory_manifest, only_from, parcels
 
@@ -41,6 +43,7 @@ def reshard(
     group: ProcessGroup | str | Any = None,
     strict: bool | Literal["exact"] = True,
     cast: bool = False,
+    check_replicas: bool = True,
     budget_nbytes: int = 256 << 20,
 ) -> LoadReport:
     """Copy a sharded state into another one with another layout, over the group. Every rank calls it.
@@ -50,6 +53,7 @@ def reshard(
         dst_state: what they want, as for `flexstore.load`; filled in place. It may not share memory with
             ``src_state``, except where a rank keeps the very same box in the very same place.
         group, strict, cast: as for `flexstore.load`.
+        check_replicas: as for `flexstore.save`.
         budget_nbytes: most extra memory of this rank for what is in flight.
 
     Returns:
@@ -65,6 +69,8 @@ def reshard(
     target = ranks.local("describe target", lambda: describe(dst_state, writable=True))
     surveys = ranks.step("survey source", lambda: _survey(ranks.rank, source))
     plan = plan_save(surveys)
+    if check_replicas:
+        _check_replicas(ranks, plan, source.regions)
     manifest = memory_manifest(plan, ranks.rank)
     found = merged(ranks.step("compare", lambda: match(manifest, target.infos, target.common, cast=cast)))
     unexpected = found.unexpected(manifest)
@@ -87,6 +93,15 @@ def reshard(
 def _survey(rank: int, description: Description) -> Survey:
     boxes = [(region.key, region.box) for region in description.regions]
     return Survey.of(rank, description.infos, boxes, description.common, description.common_paths)
+
+
+def _check_replicas(ranks: Coordinator, plan: SavePlan, regions: Sequence[Region]) -> None:
+    """All holders of a box must hold the same bytes (E13)."""
+    items = plan.shared_by(ranks.rank)
+    memory = RegionIndex(regions)
+    sources = [memory.find(item.key, item.box) for item in items]
+    held = ranks.step("compare replicas", lambda: digest_items(items, sources))
+    compare_replicas(plan, held, {item: held[int(plan.writer[item])][item] for digests in held for item in digests})
 
 
 @dataclass(frozen=True)
@@ -147,9 +162,7 @@ class _Traffic:
     ) -> None:
         self.ranks, self.targets = ranks, targets
         self.dtypes = {tensor.key: tensor.dtype.numpy for tensor in plan.tensors}
-        self.by_key: dict[str, list[Region]] = {}
-        for region in sources:
-            self.by_key.setdefault(region.key, []).append(region)
+        self.sources = RegionIndex(sources)
         share = max(_PARCEL_NBYTES, min(w.budget_nbytes for w in wanted) // (2 * ranks.size))
         self.sends = {
             rank: list(_rounds(_cut(only_from(memory_manifest(plan, rank), ranks.rank), want)[ranks.rank], share))
@@ -174,9 +187,7 @@ class _Traffic:
             received, messages = received + nbytes, messages + count
         return received, messages
 
-    def _round(
-        self, sends: dict[int, list[Parcel]], receives: dict[int, list[Parcel]]
-    ) -> tuple[int, int]:
+    def _round(self, sends: dict[int, list[Parcel]], receives: dict[int, list[Parcel]]) -> tuple[int, int]:
         incoming = {rank: np.empty(sum(p.nbytes for p in cut), np.uint8) for rank, cut in receives.items()}
 
         def pack() -> list[tuple[int, Bytes]]:
@@ -195,8 +206,7 @@ class _Traffic:
         return sum(data.size for data in incoming.values()), len(incoming)
 
     def _read(self, parcel: Parcel) -> Bytes:
-        region = next(r for r in self.by_key[parcel.key] if r.box.contains(parcel.box))
-        return ItemBytes(region, parcel.box).read(0, parcel.nbytes)
+        return ItemBytes(self.sources.find(parcel.key, parcel.box), parcel.box).read(0, parcel.nbytes)
 
     def _store(self, parcel: Parcel, data: Bytes) -> None:
         region = self.targets[parcel.region]

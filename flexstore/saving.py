@@ -16,10 +16,10 @@ from typing import Any
 from flexstore.backends import open_store
 from flexstore.backends.base import Store
 from flexstore.checkpoint import Checkpoint, open_checkpoint
-from flexstore.commit import Attempt, exists_error, new_attempt_id
 from flexstore.collector import collector_paused
+from flexstore.commit import Attempt, exists_error, new_attempt_id
 from flexstore.core.manifest import MANIFEST_NAME
-from flexstore.core.region import Region
+from flexstore.core.region import Region, RegionIndex
 from flexstore.errors import ObjectNotFoundError
 from flexstore.frameworks import Description, describe
 from flexstore.groups.base import ProcessGroup
@@ -27,7 +27,6 @@ from flexstore.groups.coordinator import Coordinator
 from flexstore.groups.resolve import resolve_group
 from flexstore.pipeline.digesting import digest_items
 from flexstore.pipeline.writing import WriteOptions
-from flexstore.planning.files import WriteItem
 from flexstore.planning.items import Survey
 from flexstore.planning.merge import check_names, merge_common
 from flexstore.planning.receipts import Receipt
@@ -157,9 +156,7 @@ class _Announcement:
     common: Survey
 
 
-def _agree(
-    described: _Described, ranks: Coordinator, strategy: Strategy, overwrite: bool
-) -> tuple[SavePlan, str]:
+def _agree(described: _Described, ranks: Coordinator, strategy: Strategy, overwrite: bool) -> tuple[SavePlan, str]:
     """Survey all ranks and plan; the plan of an earlier save of the same state is reused, with today's plain values."""
 
     def announce() -> _Announcement:
@@ -200,21 +197,11 @@ def _write(
     plan: SavePlan, regions: Sequence[Region], strategy: Strategy, context: SaveContext, check_replicas: bool
 ) -> Receipt:
     """Write this rank's items; digest what it holds but another rank writes."""
-    by_key: dict[str, list[Region]] = {}
-    for region in regions:
-        by_key.setdefault(region.key, []).append(region)
-
-    def source(item: WriteItem) -> Region:
-        held = by_key[item.key]
-        return held[0] if len(held) == 1 else next(r for r in held if r.box.contains(item.box))
-
-    def sources(items: Sequence[WriteItem]) -> list[Region]:
-        return [source(item) for item in items]
-
+    memory = RegionIndex(regions)
     items = plan.items_of(context.rank)
-    written = strategy.write(items, sources(items), context)
+    written = strategy.write(items, [memory.find(item.key, item.box) for item in items], context)
     held = plan.replicas_of(context.rank) if check_replicas else []
-    return Receipt(context.rank, written, digest_items(held, sources(held)))
+    return Receipt(context.rank, written, digest_items(held, [memory.find(item.key, item.box) for item in held]))
 
 
 class _PlanCache:

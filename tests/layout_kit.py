@@ -99,6 +99,8 @@ def inverted(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Other values everywhere: what is not loaded cannot be right by chance."""
     if values.dtype == np.bool_:
         return np.asarray(~values)
-    return np.invert(np.atleast_1d(values).view(f"u{values.itemsize}" if values.itemsize < 16 else "u8")).view(
-        values.dtype
-    ).reshape(values.shape)
+    return (
+        np.invert(np.atleast_1d(values).view(f"u{values.itemsize}" if values.itemsize < 16 else "u8"))
+        .view(values.dtype)
+        .reshape(values.shape)
+    )

@@ -44,9 +44,7 @@ def bits_of(tensor: paddle.Tensor) -> bytes:
     return bits(dense.view(width).numpy() if width else dense.numpy())
 
 
-def state_of(
-    cuts: Iterable[Cut], rank: int, change: Callable[[Values], Values] = np.asarray
-) -> dict[str, Any]:
+def state_of(cuts: Iterable[Cut], rank: int, change: Callable[[Values], Values] = np.asarray) -> dict[str, Any]:
     """What a rank holds.
 
     Whole tensors are parameters and strided tensors in turn, shards are Paddle's `ShardedWeight` and our
@@ -70,10 +68,12 @@ def wrong(state: Mapping[str, Any], cuts: Iterable[Cut], rank: int) -> list[str]
     ]
 
 
-def weights_of(cuts: Iterable[Cut], rank: int) -> dict[str, ShardedWeight]:
-    """What a rank holds, in the only form that Paddle takes for shards; it does not take empty ones."""
+def weights_of(
+    cuts: Iterable[Cut], rank: int, change: Callable[[Values], Values] = np.asarray
+) -> dict[str, ShardedWeight]:
+    """What a rank holds, in the only form that Paddle takes for shards: no empty ones and no padding."""
     return {
-        shard.key: _weight(shard, tensor_of(np.asarray(shard.local_tensor)))
+        shard.key: _weight(shard, tensor_of(change(np.asarray(shard.local_tensor))))
         for _, shard in _numbered(cuts, rank)
         if shard.size
     }

@@ -15,7 +15,6 @@ import flexstore as fs
 from flexstore.backends.base import IoModel, Store
 from flexstore.backends.memory import MemoryStore
 from flexstore.core.manifest import MANIFEST_NAME
-from flexstore.groups.single import SingleGroup
 from flexstore.groups.threads import ThreadGroup, run
 from flexstore.testing import Cut
 
@@ -95,13 +94,29 @@ def published(store: Store) -> bytes:
     return store.get(MANIFEST_NAME)
 
 
-class CountingGroup(SingleGroup):
-    """A group of one that counts its collectives."""
+class CountingGroup:
+    """A group that writes down its collective steps."""
 
-    def __init__(self) -> None:
+    def __init__(self, inner: ThreadGroup) -> None:
+        self._inner = inner
         self.steps: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
 
     def all_gather(self, step: str, value: Any) -> list[Any]:
         """See `ProcessGroup.all_gather`."""
         self.steps.append(step)
-        return super().all_gather(step, value)
+        return self._inner.all_gather(step, value)
+
+
+class StreamStore:
+    """The seven verbs of a store, without its fast path: every file is one `Store.put`."""
+
+    def __init__(self, inner: Store) -> None:
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "upload":
+            raise AttributeError(name)
+        return getattr(self._inner, name)

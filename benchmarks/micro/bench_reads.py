@@ -5,8 +5,9 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-import flexstore as fs
 import numpy as np
+
+import flexstore as fs
 from flexstore.core.box import Box
 
 
@@ -19,7 +20,10 @@ def run() -> dict[str, float]:
     }
     with tempfile.TemporaryDirectory(dir=Path.cwd(), prefix=".bench-") as root:
         fs.save({"w": array}, f"{root}/c")
-        return {f"bytes read per byte wanted, {name}": _amplification(f"{root}/c", array, box) for name, box in wanted.items()}
+        return {
+            f"bytes read per byte wanted, {name}": _amplification(f"{root}/c", array, box)
+            for name, box in wanted.items()
+        }
 
 
 def _amplification(url: str, array: np.ndarray, box: Box) -> float:

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import flexstore as fs
-
 from benchmarks.peers.base import Peer
 from benchmarks.states import Arrays
 

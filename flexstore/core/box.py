@@ -30,9 +30,7 @@ class Box:
 
     def __post_init__(self) -> None:
         if len(self.offset) != len(self.shape):
-            raise InvalidStateError(
-                f"a box needs one offset per dimension: offset {self.offset}, shape {self.shape}"
-            )
+            raise InvalidStateError(f"a box needs one offset per dimension: offset {self.offset}, shape {self.shape}")
         if self.shape and (min(self.offset) < 0 or min(self.shape) < 0):
             raise InvalidStateError(f"negative box: offset {self.offset}, shape {self.shape}")
 
@@ -70,8 +68,7 @@ class Box:
     def contains(self, other: Box) -> bool:
         """True if every element of ``other`` is in this box."""
         return self.ndim == other.ndim and all(
-            a <= c and d <= b
-            for a, b, c, d in zip(self.offset, self.stop, other.offset, other.stop, strict=True)
+            a <= c and d <= b for a, b, c, d in zip(self.offset, self.stop, other.offset, other.stop, strict=True)
         )
 
     def shifted(self, by: Sequence[int]) -> Box:
@@ -80,9 +77,7 @@ class Box:
 
     def within(self, origin: Sequence[int]) -> tuple[slice, ...]:
         """Slices of this box in an array whose first element sits at ``origin``."""
-        return tuple(
-            slice(o - g, o - g + s) for o, g, s in zip(self.offset, origin, self.shape, strict=True)
-        )
+        return tuple(slice(o - g, o - g + s) for o, g, s in zip(self.offset, origin, self.shape, strict=True))
 
     def __str__(self) -> str:
         return "[" + ", ".join(f"{a}:{b}" for a, b in zip(self.offset, self.stop, strict=True)) + "]"

@@ -43,8 +43,9 @@ class DType:
 
 
 _NATIVE = (
-    "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64 complex128"
-).split()
+    *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+    *("float16", "float32", "float64", "complex64", "complex128"),
+)
 _EXTENDED = {
     "bfloat16": ml_dtypes.bfloat16,
     "float8_e4m3fn": ml_dtypes.float8_e4m3fn,
@@ -65,9 +66,7 @@ def dtype_named(name: str) -> DType:
     try:
         return DTYPES[name]
     except KeyError:
-        raise UnsupportedValueError(
-            f"unknown dtype {name!r}", hint=f"known: {', '.join(sorted(DTYPES))}"
-        ) from None
+        raise UnsupportedValueError(f"unknown dtype {name!r}", hint=f"known: {', '.join(sorted(DTYPES))}") from None
 
 
 @cache

@@ -7,7 +7,7 @@ adapters in `flexstore.frameworks` make them, the pipeline moves their bytes.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
@@ -151,6 +151,20 @@ class Region:
             offset, shape = list(part.offset), list(part.shape)
             offset[axis], shape[axis] = offset[axis] + i, 1
             yield from self._runs(Box(tuple(offset), tuple(shape)))
+
+
+class RegionIndex:
+    """The regions of one rank, found by key and box."""
+
+    def __init__(self, regions: Iterable[Region]) -> None:
+        self._by_key: dict[str, list[Region]] = {}
+        for region in regions:
+            self._by_key.setdefault(region.key, []).append(region)
+
+    def find(self, key: str, box: Box) -> Region:
+        """The region that contains a box; there must be one."""
+        held = self._by_key[key]
+        return held[0] if len(held) == 1 else next(region for region in held if region.box.contains(box))
 
 
 def _ravel(part: Box, box: Box) -> int:

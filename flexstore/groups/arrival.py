@@ -45,6 +45,9 @@ _DIGEST = 1 << 20
 _VERDICT = 1 << 60
 _OPEN, _IN_DOUBT, _GIVEN_UP = range(3)
 
+_GRACE = 60.0
+"""Seconds that a rank which gives up may take to find out who is absent, before the others take it for dead."""
+
 _rounds: WeakKeyDictionary[RendezvousStore, Counter[str]] = WeakKeyDictionary()
 """Rounds entered, per store, group and rank: they belong to the ranks, so all group objects over the same ranks share
 them, and they end with the store."""
@@ -125,16 +128,16 @@ class Arrivals:
         return True
 
     def _await(self, tally: _Tally, number: int, step: str) -> _Tally:
-        start = time.monotonic()
-        judged = False
+        deadline = time.monotonic() + self._timeout
+        gave_up = False
         pauses = _pauses(self._size)
         while not tally.settled(self._size):
-            waited = time.monotonic() - start
-            if waited > 2 * self._timeout:  # the rank that was giving up has died over it
-                raise absence(step, self._rank, self._timeout, ())
-            if waited > self._timeout and not judged:
-                judged = True
+            if time.monotonic() > deadline:
+                if gave_up:
+                    raise absence(step, self._rank, self._timeout, ())
+                gave_up = True
                 self._give_up(number)
+                deadline = time.monotonic() + _GRACE
             time.sleep(next(pauses))
             tally = self._add(number, 0)
         return tally

@@ -12,8 +12,9 @@ from flexstore.core.region import Region
 
 Bytes = npt.NDArray[np.uint8]
 
+
 def host_bytes(region: Region, part: Box | None = None) -> Bytes | None:
-    """The row-major bytes of ``part`` (all of the region if None) as a view of its memory; None if that needs a copy."""
+    """The row-major bytes of ``part`` (None: of all) as a view of the region's memory; None if that needs a copy."""
     view = region.host()
     if view is None:
         return None

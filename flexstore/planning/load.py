@@ -110,9 +110,7 @@ def _slices(count: Ints) -> Iterator[slice]:
         start = stop
 
 
-def _overlaps_of(
-    manifest: Manifest, rows: slice, first: Ints, count: Ints, offset: Ints, shape: Ints
-) -> Overlaps:
+def _overlaps_of(manifest: Manifest, rows: slice, first: Ints, count: Ints, offset: Ints, shape: Ints) -> Overlaps:
     table = manifest.chunks
     counts = count[rows]
     region = np.repeat(np.arange(rows.start, rows.stop), counts)

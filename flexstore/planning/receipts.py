@@ -53,22 +53,22 @@ class Receipt:
     held: Mapping[int, int] = field(default_factory=dict)
 
 
-def check_replicas(plan: SavePlan, receipts: Sequence[Receipt], digests: Mapping[int, int]) -> None:
-    """Compare what the holders of one box hold with what was written (E13).
+def check_replicas(plan: SavePlan, held: Sequence[Mapping[int, int]], written: Mapping[int, int]) -> None:
+    """Compare what the holders of one box hold (E13).
 
     Args:
         plan: of the save.
-        receipts: of all ranks.
-        digests: item index → digest of the written bytes, for every item that some rank holds without writing it.
+        held: per rank, item index → digest of the bytes it holds.
+        written: item index → digest of the bytes of the item's writer, for every item in ``held``.
 
     Raises:
         ReplicaMismatchError: naming key, box and ranks of the first difference, and how many there are.
     """
     different = [
-        (item, receipt.rank)
-        for receipt in receipts
-        for item, digest in receipt.held.items()
-        if digest != digests.get(item)
+        (item, rank)
+        for rank, digests in enumerate(held)
+        for item, digest in digests.items()
+        if digest != written.get(item)
     ]
     if not different:
         return
@@ -76,9 +76,9 @@ def check_replicas(plan: SavePlan, receipts: Sequence[Receipt], digests: Mapping
     info = plan.tensors[int(plan.tensor[item])]
     ndim = len(info.shape)
     box = Box(tuple(plan.offset[:ndim, item].tolist()), tuple(plan.shape[:ndim, item].tolist()))
-    writer = int(plan.writer[item])
     raise ReplicaMismatchError(
-        f"ranks {writer} and {rank} hold different bytes of '{info.key}' {box} ({len(different)} such difference(s) in all)",
+        f"ranks {plan.writer[item]} and {rank} hold different bytes of '{info.key}' {box}; "
+        f"{len(different)} such difference(s) in all",
         key=info.key,
         box=box,
         rank=rank,

@@ -68,6 +68,11 @@ class SavePlan:
         held = self.held_by(rank)
         return self._items(held[self.writer[held] != rank])
 
+    def shared_by(self, rank: int) -> list[WriteItem]:
+        """What ``rank`` and others hold, whoever writes it, in the order of the plan."""
+        held = self.held_by(rank)
+        return self._items(held[np.diff(self.holder_start)[held] > 1])
+
     def loads(self) -> Ints:
         """Bytes that each rank writes, int64 ``[world_size]``."""
         return loads(self.writer, self.nbytes, self.world_size)

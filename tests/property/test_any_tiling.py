@@ -192,7 +192,7 @@ def test_r3_any_tiling_loads_as_any_other_on_a_disk(handed: None, strategy: str,
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-@settings(max_examples=200)
+@settings(max_examples=75)
 @given(data=st.data())
 def test_r5_a_rank_reads_exactly_what_it_wants(handed: None, strategy: str, data: st.DataObject) -> None:
     """Without checksum blocks to complete and gaps to read over, each byte is read once per place that needs it."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 
 import pytest
 
 from flexstore.errors import GroupError, GroupTimeoutError
+from flexstore.groups import arrival
 from flexstore.groups.arrival import Arrivals
 
 NEVER = 300.0
@@ -97,8 +97,9 @@ def test_groups_of_other_ranks_do_not_meet() -> None:
 
 
 def test_a_new_store_starts_a_new_sequence() -> None:
-    for _ in range(2):
-        assert everywhere(2, lambda rank, ranks=arrivals(MemoryStore(), 2): ranks[rank].arrive("a")) == [None, None]
+    for store in (MemoryStore(), MemoryStore()):
+        ranks = arrivals(store, 2)
+        assert everywhere(2, lambda rank, ranks=ranks: ranks[rank].arrive("a")) == [None, None]
 
 
 def test_what_the_store_keeps_per_step_does_not_depend_on_the_number_of_ranks() -> None:
@@ -153,46 +154,51 @@ VERDICT = 1 << 60
 
 @pytest.mark.parametrize(
     ("moment", "takes_place"),
-    [("/judges", True), ("doubt", True), ("verdict", False)],
-    ids=["before the doubt is raised", "with the doubt", "after the doubt"],
+    [
+        (lambda key, amount: key.endswith("/judges"), True),
+        (lambda key, amount: amount == VERDICT, True),
+        (lambda key, amount: "/rank/" in key, False),
+    ],
+    ids=["before a judge is chosen", "before the doubt", "while the absent are looked for"],
 )
-def test_ranks_agree_when_the_last_arrives_while_another_gives_up(moment: str, takes_place: bool) -> None:
+def test_ranks_agree_when_the_last_arrives_while_another_gives_up(
+    moment: Callable[[str, int], bool], takes_place: bool
+) -> None:
     store = MemoryStore()
     impatient, late = Arrivals(store, range(2), 0, 0.0), Arrivals(store, range(2), 1, NEVER)
+    come, arrived = threading.Event(), threading.Event()
+
+    def interfere(key: str, amount: int) -> None:
+        """At that moment of the first rank's decision, let the last rank arrive."""
+        if threading.current_thread() is threading.main_thread():
+            if moment(key, amount) and not come.is_set():
+                come.set()
+                arrived.wait()
+        elif amount == 0:
+            arrived.set()
+
+    store.before = interfere
+
+    def last() -> None:
+        come.wait()
+        try:
+            late.arrive("save")
+        finally:
+            arrived.set()
+
     with ThreadPoolExecutor(1) as pool:
-        arrival = partial(pool.submit, late.arrive, "save")
-        arrived = threading.Event()
-
-        def interfere(key: str, amount: int) -> None:
-            """Let the last rank arrive exactly at this moment of the first one's decision."""
-            if threading.current_thread() is not threading.main_thread():
-                if amount % VERDICT:
-                    arriving.set()
-                return
-            judging = {"/judges": key.endswith("/judges"), "doubt": amount == VERDICT, "verdict": "/rank/" in key}
-            if judging[moment] and not arrived.is_set():
-                arrived.set()
-                futures.append(arrival())
-                arriving.wait()
-                while store.add(counter(key), 0) % (1 << 20) < 2:
-                    pass
-
-        def counter(key: str) -> str:
-            return f"{key.rsplit('/rank/')[0].split('/round/')[0]}/round/1"
-
-        arriving = threading.Event()
-        futures: list = []
-        store.before = interfere
+        future = pool.submit(last)
         if takes_place:
             impatient.arrive("save")
         else:
             with pytest.raises(GroupTimeoutError):
                 impatient.arrive("save")
             Arrivals(store, range(2), 0, NEVER).arrive("save")
-        assert [future.result() for future in futures] == [None]
+        future.result()
 
 
-def test_the_death_of_the_rank_that_gives_up_leaves_no_other_waiting() -> None:
+def test_the_death_of_the_rank_that_gives_up_leaves_no_other_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrival, "_GRACE", 0.05)
     store = MemoryStore()
 
     def die(key: str, amount: int) -> None:

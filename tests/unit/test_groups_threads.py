@@ -92,8 +92,8 @@ def test_a_rank_has_no_message_for_itself_or_a_stranger(peer: int) -> None:
 def test_l5_a_rank_that_has_ended_is_absent_at_once() -> None:
     start = time.monotonic()
     with pytest.raises(GroupTimeoutError) as caught:
-        run(4, lambda group: group.all_gather("save", None) if group.rank in (0, 2) else None, timeout=300.0)
-    assert caught.value.absent == (1, 3)
+        run(3, lambda group: group.all_gather("save", None) if group.rank != 1 else None, timeout=300.0)
+    assert caught.value.absent == (1,)
     assert (caught.value.rank, caught.value.step) == (0, "save")
     assert time.monotonic() - start < 100
 

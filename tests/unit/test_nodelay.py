@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import socket
-import sys
 
 import pytest
 
+from flexstore.groups import nodelay as module
 from flexstore.groups.nodelay import send_at_once
-
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="descriptors are listed on Linux only")
 
 
 def nodelay(connection: socket.socket) -> bool:
@@ -28,11 +26,19 @@ def test_only_connections_of_the_block_are_changed() -> None:
 
 
 def test_a_default_timeout_leaves_connections_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as connection:
-        inside = connection.dup()
-        with inside, send_at_once():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        with send_at_once():
+            connection = socket.create_connection(server.getsockname())
             monkeypatch.setattr(socket, "getdefaulttimeout", lambda: 3.0)
-            late = socket.create_connection(server.getsockname(), timeout=None)
-        with late:
-            assert not nodelay(late)
-            assert late.getblocking()
+        with connection:
+            assert not nodelay(connection)
+            assert connection.getblocking()
+
+
+def test_without_a_list_of_descriptors_nothing_is_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_DESCRIPTORS", "/nowhere")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        with send_at_once():
+            connection = socket.create_connection(server.getsockname())
+        with connection:
+            assert not nodelay(connection)
