@@ -106,12 +106,12 @@ class Attempt:
         try:
             self.store.put(MANIFEST_NAME, [encode(manifest)], "overwrite" if self.overwrite else "create")
         except StoreError as error:
-            # The reply may have been lost after the manifest was stored: the attempt id inside it tells. As long as
-            # nobody knows what is published, no file may be removed.
+            # The reply may have been lost after the manifest was stored: the attempt id inside it tells. The request
+            # may even arrive later, so no file may be removed, unless another's manifest makes a create hopeless.
             published = _published_id(self.store)
             if published == self.id:
                 return
-            if published is not None:
+            if published is not None and not self.overwrite:
                 self.discard()
             if isinstance(error, ObjectExistsError):
                 raise exists_error(self.store.url) from None

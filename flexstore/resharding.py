@@ -123,15 +123,16 @@ def _wanted(manifest: Manifest, source: Description, regions: Sequence[Region], 
 
 def _refuse_aliases(sources: Sequence[Region], targets: Sequence[Region]) -> None:
     """A target that overlaps a source in memory would be read after it was overwritten."""
-    spans = sorted([(*_bounds(r), r) for r in sources if r.host() is not None], key=lambda s: s[:2])
-    starts = np.array([start for start, _, _ in spans], np.int64)
+    held = sorted([(*_bounds(r), r) for r in sources if r.host() is not None], key=lambda bounded: bounded[0])
+    starts = np.array([start for start, _, _ in held], np.int64)
+    reach = np.maximum.accumulate(np.array([stop for _, stop, _ in held], np.int64))
     for region in targets:
         if region.host() is None:
             continue
         start, stop = _bounds(region)
-        for other_start, other_stop, other in spans[: int(np.searchsorted(starts, stop))]:
-            same = (other_start, other_stop, other.key, other.box) == (start, stop, region.key, region.box)
-            if other_stop > start and not same and np.shares_memory(_view(other), _view(region)):
+        near = slice(int(np.searchsorted(reach, start, "right")), int(np.searchsorted(starts, stop)))
+        for _, _, other in held[near]:
+            if _place(other) != _place(region) and np.shares_memory(_view(other), _view(region)):
                 raise InvalidStateError(
                     f"the target '{region.key}' {region.box} shares memory with the source '{other.key}' {other.box}",
                     key=region.key,
@@ -147,6 +148,12 @@ def _view(region: Region) -> Any:
 def _bounds(region: Region) -> tuple[int, int]:
     low, high = np.lib.array_utils.byte_bounds(_view(region))
     return low, high
+
+
+def _place(region: Region) -> tuple[object, ...]:
+    """What is equal for two regions only if each element of the one is the same element of the other."""
+    view = _view(region)
+    return region.key, region.box, region.dtype, view.ctypes.data, view.strides
 
 
 class _Traffic:

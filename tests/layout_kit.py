@@ -98,9 +98,6 @@ def _blocks(shape: tuple[int, ...], axis: int, parts: int) -> list[Box]:
 def inverted(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Other values everywhere: what is not loaded cannot be right by chance."""
     if values.dtype == np.bool_:
-        return np.asarray(~values)
-    return (
-        np.invert(np.atleast_1d(values).view(f"u{values.itemsize}" if values.itemsize < 16 else "u8"))
-        .view(values.dtype)
-        .reshape(values.shape)
-    )
+        return np.asarray(~values)  # a byte that is neither 0 nor 1 is no bool
+    raw = np.array(values, order="C").reshape(-1).view(np.uint8)
+    return np.invert(raw).view(values.dtype).reshape(values.shape)

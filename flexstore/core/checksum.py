@@ -32,12 +32,11 @@ def crc32c(data: npt.NDArray[np.uint8] | bytes, crc: int = 0) -> int:
     return int(google_crc32c.extend(crc, data))
 
 
-def block_crcs(data: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint32]:
-    """The block CRCs of a whole chunk that lies in memory."""
-    step = block_nbytes(data.size)
-    return np.fromiter(
-        (crc32c(data[start : start + step]) for start in range(0, data.size, step)), np.uint32, block_count(data.size)
-    )
+def block_crcs(data: npt.NDArray[np.uint8], block: int) -> list[int]:
+    """The CRC-32C of every ``block`` bytes of ``data``."""
+    if data.size <= block:
+        return [crc32c(data)]
+    return [crc32c(data[start : start + block]) for start in range(0, data.size, block)]
 
 
 def digest_of(crcs: npt.NDArray[np.uint32]) -> int:

@@ -177,12 +177,9 @@ def _ravel(part: Box, box: Box) -> int:
 
 def regions_of(shard: ShardedTensor, array: LocalArray) -> Iterator[Region]:
     """The regions that a shard consists of, in memory order."""
-    if not shard.is_flattened:
-        yield from (Region(shard.key, box, array) for box, _ in shard.boxes())
-        return
-    line = flattened(array)
+    memory = flattened(array) if shard.is_flattened else array
     for box, position in shard.boxes():
-        yield Region(shard.key, box, line, position)
+        yield Region(shard.key, box, memory, position if shard.is_flattened else None)
 
 
 def flattened(array: LocalArray) -> LocalArray:

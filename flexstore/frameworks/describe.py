@@ -143,10 +143,9 @@ class _Found:
         """False if the same tensor object has been taken for the same block."""
         held = shard.flattened_range
         place = (shard.key, shard.global_offset, shard.local_shape, str(held) if held else None)
-        if not shard.size or place not in self.places:
-            self.places[place] = (shard.local_tensor, path)
+        tensor, first = self.places.setdefault(place, (shard.local_tensor, path))
+        if first is path or not shard.size:
             return True
-        tensor, first = self.places[place]
         if tensor is not shard.local_tensor:
             raise _collision(shard.key, first, path)
         return False
@@ -159,7 +158,7 @@ def _check_memory(shard: ShardedTensor, array: LocalArray, writable: bool) -> No
             key=shard.key,
             box=shard.block,
         )
-    if math.prod(array.shape) < shard.size:
+    if shard.is_flattened and math.prod(array.shape) < shard.size:
         raise InvalidStateError(
             f"local_tensor has {math.prod(array.shape)} elements, but flattened_range needs {shard.size}",
             key=shard.key,

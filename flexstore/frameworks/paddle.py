@@ -19,7 +19,7 @@ from flexstore.core.region import Array, DeviceArray, HostArray, Index, LocalArr
 from flexstore.core.tensor import ShardedTensor
 from flexstore.errors import InvalidStateError, UnsupportedValueError
 from flexstore.frameworks.mesh import Cut, block_on_mesh
-from flexstore.frameworks.shards import no_memory, whole
+from flexstore.frameworks.shards import no_memory
 
 
 class PaddleFramework:
@@ -38,7 +38,7 @@ class PaddleFramework:
             InvalidStateError: a DistTensor whose elements are partial sums or not one box.
         """
         if not value.is_dist():
-            return whole(path, value, value.shape)
+            return ShardedTensor.whole(path, value, tuple(value.shape))
         block = _block(value)
         if block is None:
             return None

@@ -6,7 +6,6 @@ no framework is imported for it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from flexstore.core.tensor import ShardedTensor
@@ -33,11 +32,6 @@ def as_shard(value: Any) -> ShardedTensor:
         is_flattened=bool(getattr(value, "is_flattened", False)),
         flattened_range=getattr(value, "flattened_range", None),
     )
-
-
-def whole(key: str, tensor: Any, shape: Sequence[int]) -> ShardedTensor:
-    """A tensor that this rank holds all of."""
-    return ShardedTensor(key, tensor, tuple(shape), tuple(shape), (0,) * len(shape))
 
 
 def no_memory(kind: str) -> InvalidStateError:

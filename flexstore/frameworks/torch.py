@@ -17,7 +17,7 @@ from flexstore.core.region import Array, DeviceArray, HostArray, Index, LocalArr
 from flexstore.core.tensor import ShardedTensor
 from flexstore.errors import InvalidStateError, UnsupportedValueError
 from flexstore.frameworks.mesh import Cut, block_on_mesh
-from flexstore.frameworks.shards import no_memory, whole
+from flexstore.frameworks.shards import no_memory
 
 
 class TorchFramework:
@@ -38,7 +38,9 @@ class TorchFramework:
         """
         if torch.nn.parameter.is_lazy(value):
             raise no_memory("torch parameter")
-        return _dtensor_shard(path, value) if _is_dtensor(value) else whole(path, value, value.shape)
+        return (
+            _dtensor_shard(path, value) if _is_dtensor(value) else ShardedTensor.whole(path, value, tuple(value.shape))
+        )
 
     def local_array(self, tensor: Any) -> LocalArray:
         """See `Framework.local_array`; of a DTensor, the elements on this rank.

@@ -18,7 +18,7 @@ def host_bytes(region: Region, part: Box | None = None) -> Bytes | None:
     view = region.host()
     if view is None:
         return None
-    if part is not None and part != region.box:
+    if part is not None and part.shape != region.box.shape:
         view = view[part.within(region.box.offset)]
     if not view.flags.c_contiguous or not view.dtype.isnative:
         return None

@@ -14,7 +14,7 @@ import numpy as np
 
 from flexstore.backends.base import Store
 from flexstore.core.box import Box
-from flexstore.core.checksum import crc32c
+from flexstore.core.checksum import block_crcs, crc32c
 from flexstore.core.manifest import Manifest
 from flexstore.core.region import Region
 from flexstore.errors import CorruptCheckpointError, ObjectNotFoundError, StoreError
@@ -146,7 +146,7 @@ class _Reader:
         for span in request.spans:
             begin = self.position[span.row] + span.start - span.lead
             if begin > at:
-                buffers.append(scratch.take(begin - at))
+                buffers.append(scratch.gap(begin - at))
             pieces = self._pieces(span, scratch)
             filled.append(pieces)
             buffers += pieces
@@ -160,9 +160,9 @@ class _Reader:
 
     def _pieces(self, span: Span, scratch: _Scratch) -> list[Bytes]:
         """Where the bytes of a span go: in place with scratch around it, or all into scratch."""
-        size = span.stop - span.start
         memory = self.memory[span.region] if span.target >= 0 else None
-        middle = memory[span.target : span.target + size] if memory is not None else scratch.take(size)
+        size = span.stop - span.start
+        middle = scratch.take(size) if memory is None else memory[span.target : span.target + size]
         if not span.lead and not span.tail:
             return [middle]
         return [scratch.take(span.lead), middle, scratch.take(span.tail)]
@@ -181,11 +181,12 @@ class _Reader:
         return self.regions[span.region].key
 
     def _verify(self, span: Span, pieces: Sequence[Bytes]) -> None:
-        first = (span.start - span.lead) // span.block
-        at = self.crc_start[span.row] + first
-        for number, crc in enumerate(_crcs(pieces, span.block)):
+        number = (span.start - span.lead) // span.block
+        at = self.crc_start[span.row]
+        for crc in block_crcs(pieces[0], span.block) if len(pieces) == 1 else _crcs(pieces, span.block):
             if crc != self.crcs[at + number]:
-                raise self._corrupt(span, (first + number) * span.block, span.block)
+                raise self._corrupt(span, number * span.block, span.block)
+            number += 1
 
     def _corrupt(self, span: Span, start: int, step: int) -> CorruptCheckpointError:
         table, manifest = self.plan.manifest.chunks, self.plan.manifest
@@ -210,14 +211,6 @@ class _Reader:
 
 def _crcs(pieces: Sequence[Bytes], step: int) -> Iterator[int]:
     """CRC-32C of every ``step`` bytes of the concatenation of ``pieces``."""
-    if len(pieces) == 1:
-        data = pieces[0]
-        if data.size <= step:
-            yield crc32c(data)
-            return
-        for start in range(0, data.size, step):
-            yield crc32c(data[start : start + step])
-        return
     crc = room = 0
     for piece in pieces:
         start = 0
@@ -239,6 +232,7 @@ class _Scratch:
 
     def __init__(self) -> None:
         self._buffer = np.empty(0, np.uint8)
+        self._gap = np.empty(0, np.uint8)
         self._used = 0
         self._spilled = 0
 
@@ -256,3 +250,9 @@ class _Scratch:
         taken = self._buffer[self._used : self._used + nbytes]
         self._used += nbytes
         return taken
+
+    def gap(self, nbytes: int) -> Bytes:
+        """Memory for bytes that nobody wants; all gaps share it."""
+        if nbytes > self._gap.size:
+            self._gap = np.empty(nbytes, np.uint8)
+        return self._gap[:nbytes]

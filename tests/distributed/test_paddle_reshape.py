@@ -67,7 +67,9 @@ def one(folder: Path, four: Outcomes) -> Callable[[str, int], list[str]]:
 
 
 def test_r3_r9_d28_two_ranks_save_and_four_load_under_another_layout(two: Outcomes, four: Outcomes) -> None:
-    """Rows, columns, uneven, empty and one-element slices (D29), strided and padded memory, parameters; 14 dtypes."""
+    """Rows, columns, uneven, empty and one-element slices (D29), names of one rank only (R7), strided and padded memory
+    (Z2), parameters; 14 dtypes.
+    """
     assert [outcome["save"] for outcome in two] == [[TENSORS, 2]] * 2
     for outcome in four:
         assert outcome["load"]["right before"] == []
@@ -144,6 +146,12 @@ def test_x5_a_rank_that_cannot_write_ends_the_save_on_all_and_nothing_is_publish
         error = outcome["cannot write"]
         assert (error["type"], error["rank"], error["step"]) == ("InjectedFault", 1, "write")
         assert error["after"] == "CheckpointNotFoundError"
+
+
+def test_e13_replicas_that_differ_between_ranks_are_refused_on_all(two: Outcomes) -> None:
+    for outcome in two:
+        error = outcome["replicas differ"]
+        assert (error["type"], error["key"]) == ("ReplicaMismatchError", "expert.0")
 
 
 def test_some_ranks_of_a_job_save_through_a_group_of_their_own(four: Outcomes) -> None:

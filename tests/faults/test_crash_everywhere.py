@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 import pytest
 
 import flexstore as fs
-from flexstore.backends.base import Store
+from flexstore.backends.base import Buffer, PutMode, Store
 from flexstore.backends.local import LocalStore
 from flexstore.core.manifest import MANIFEST_NAME
 from flexstore.errors import CheckpointExistsError, CheckpointNotFoundError, ObjectExistsError
@@ -131,6 +131,17 @@ def test_x5_d12_an_overwrite_leaves_the_old_or_the_new_checkpoint_on_a_disk(tmp_
     assert not list(tmp_path.rglob(".flexstore-*"))
 
 
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_x5_a_save_that_cannot_write_removes_what_it_has_written(strategy: str, overwrite: bool) -> None:
+    store = memory_store()
+    if overwrite:
+        save(store, OLD, strategy)
+    before = names(store)
+    assert not succeeded(save(FaultyStore(store, 2, verbs=("commit",)), NEW, strategy, overwrite=overwrite))
+    assert names(store) == before
+
+
 class LosesReply(RecordingStore):
     """A store that does publish the manifest, and then says that it did not."""
 
@@ -155,6 +166,36 @@ def test_a_lost_reply_to_the_publish_is_recognised(strategy: str, error: type[Ex
     if overwrite:
         save(store, OLD, strategy)
     assert succeeded(save(LosesReply(store, error), NEW, strategy, overwrite=overwrite))
+    assert version_in(store) == NEW
+
+
+class LateStore(RecordingStore):
+    """A store whose answer to the publish never comes; `land` lets the request arrive after all."""
+
+    def __init__(self, inner: Store) -> None:
+        super().__init__(inner)
+        self.land: Callable[[], object] = lambda: None
+
+    def put(self, name: str, parts: Iterable[Buffer], mode: PutMode = "overwrite") -> None:
+        """See `Store.put`."""
+        if name != MANIFEST_NAME:
+            super().put(name, parts, mode)
+            return
+        content = b"".join(map(bytes, parts))
+        self.land = lambda: self.inner.put(name, [content], mode)
+        raise InjectedFault("no answer")
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_x5_a_publish_that_arrives_after_its_sender_gave_up_finds_its_files(strategy: str, overwrite: bool) -> None:
+    store = memory_store()
+    if overwrite:
+        save(store, OLD, strategy)
+    late = LateStore(store)
+    assert not succeeded(save(late, NEW, strategy, overwrite=overwrite))
+    assert version_in(store) == (OLD if overwrite else None)
+    late.land()
     assert version_in(store) == NEW
 
 

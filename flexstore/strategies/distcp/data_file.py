@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import cache
 
+from flexstore.core.dtypes import DType
 from flexstore.planning.files import FileLayout, WriteItem
 from flexstore.strategies.distcp import emit
 from flexstore.strategies.distcp import opcodes as op
@@ -27,6 +29,7 @@ _START = (
     + op.EMPTY_DICT
 )
 _EMPTY_ARRAY = _RECONSTRUCT + emit.sequence([_NDARRAY, emit.integers([0]), emit.payload_head(1) + b"b"]) + op.REDUCE
+_VERSION = op.MARK + emit.integer(1)
 _ARRAY_END = op.TUPLE + op.BUILD + op.SETITEM
 _MINUS_ONE = op.BININT + b"\xff" * 4
 
@@ -70,16 +73,20 @@ def _segments(items: Sequence[WriteItem]) -> Iterator[bytes | WriteItem]:
 
 
 def _array_start(item: WriteItem) -> bytes:
-    numpy_type = carrier_of(item.dtype).numpy.str
-    element_type = (
+    shape = emit.integers(item.box.shape)
+    return emit.text(item.key) + _EMPTY_ARRAY + _VERSION + shape + _element_type(item.dtype) + op.FALSE
+
+
+@cache
+def _element_type(dtype: DType) -> bytes:
+    numpy_type = carrier_of(dtype).numpy.str
+    return (
         _DTYPE
         + emit.sequence([emit.text(numpy_type[1:]), op.FALSE, op.TRUE])
         + op.REDUCE
         + emit.sequence([emit.integer(3), emit.text(numpy_type[0]), *[op.NONE] * 3, *[_MINUS_ONE] * 2, emit.integer(0)])
         + op.BUILD
     )
-    state = op.MARK + emit.integer(1) + emit.integers(item.box.shape) + element_type + op.FALSE
-    return emit.text(item.key) + _EMPTY_ARRAY + state
 
 
 def _name_table(items: Sequence[WriteItem]) -> bytes:

@@ -35,8 +35,10 @@ def sequence(items: Sequence[bytes]) -> bytes:
     return op.MARK + b"".join(items) + op.TUPLE
 
 
-def integers(values: Iterable[int]) -> bytes:
+def integers(values: Sequence[int]) -> bytes:
     """A tuple of numbers, none negative."""
+    if len(values) == 1:  # most are: biases, norms, flattened shards
+        return integer(values[0]) + op.TUPLE1
     return sequence([integer(value) for value in values])
 
 

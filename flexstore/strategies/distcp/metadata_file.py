@@ -7,7 +7,9 @@ manifest is published.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+
+import numpy as np
 
 from flexstore.backends.base import ObjectInfo, Store
 from flexstore.core.manifest import Manifest, TensorInfo
@@ -36,7 +38,12 @@ _MARKED = (
     + op.EMPTY_DICT
     + emit.text("flexstore_attempt")
 )
-_NOT_FLATTENED = {"is_flattened": op.FALSE, "flattened_range": op.NONE}
+_RECORD_START = op.EMPTY_TUPLE + op.NEWOBJ + op.EMPTY_DICT + op.MARK
+_RECORD_END = op.SETITEMS + op.BUILD
+_METADATA_START = _MEMO[TENSOR_METADATA] + _RECORD_START
+_INDEX_START = _MEMO[TENSOR_INDEX] + _RECORD_START + _MEMO["replica_id"] + op.NONE + _MEMO["tensor_key"]
+_GLOBAL_OFFSET, _LOCAL_SHAPE = _MEMO["global_offset"], _MEMO["local_shape"]
+_NOT_FLATTENED = _MEMO["is_flattened"] + op.FALSE + _MEMO["flattened_range"] + op.NONE
 
 
 def is_ours(store: Store, info: ObjectInfo) -> bool:
@@ -69,32 +76,26 @@ def _tensors(manifest: Manifest) -> Iterator[tuple[bytes, bytes]]:
     """Per tensor: its entry in ``state_dict_metadata``, and its entries in ``storage_metadata``."""
     table = manifest.chunks
     offsets, shapes, files = table.offset.T.tolist(), table.shape.T.tolist(), table.file.tolist()
-    names = [emit.text(file.name) for file in manifest.files]
+    names = [emit.text(file.name) + op.SETITEM for file in manifest.files]
+    first = np.searchsorted(table.tensor, np.arange(len(manifest.tensors) + 1)).tolist()
     for number, tensor in enumerate(manifest.tensors):
-        ndim, rows = len(tensor.shape), table.rows_of(number)
+        ndim, rows = len(tensor.shape), range(first[number], first[number + 1])
         boxes = [_box(offsets[row][:ndim], shapes[row][:ndim]) for row in rows]
-        key = emit.text(tensor.key)
-        described = b"".join(_described(tensor, box) + op.APPEND for box in boxes or [_box([0] * ndim, tensor.shape)])
-        placed = (_index(key, box) + names[files[row]] + op.SETITEM for row, box in zip(rows, boxes, strict=True))
-        yield key + op.EMPTY_LIST + described + op.SETITEM, b"".join(placed)
+        key, end = emit.text(tensor.key), _global(tensor) + _RECORD_END
+        described = [_METADATA_START + box + end + op.APPEND for box in boxes or [_box([0] * ndim, tensor.shape)]]
+        start = _INDEX_START + key
+        placed = [start + box + _RECORD_END + names[files[row]] for row, box in zip(rows, boxes, strict=True)]
+        yield key + op.EMPTY_LIST + b"".join(described) + op.SETITEM, b"".join(placed)
 
 
-def _box(offset: list[int], shape: list[int] | tuple[int, ...]) -> dict[str, bytes]:
-    return {"global_offset": emit.integers(offset), "local_shape": emit.integers(shape)} | _NOT_FLATTENED
+def _box(offset: Sequence[int], shape: Sequence[int]) -> bytes:
+    """The fields that both records of a box have."""
+    return _GLOBAL_OFFSET + emit.integers(offset) + _LOCAL_SHAPE + emit.integers(shape) + _NOT_FLATTENED
 
 
-def _described(tensor: TensorInfo, box: dict[str, bytes]) -> bytes:
-    whole = {"dtype": emit.text(tensor.dtype.name), "global_shape": emit.integers(tensor.shape)}
-    return _record(TENSOR_METADATA, box | whole)
-
-
-def _index(key: bytes, box: dict[str, bytes]) -> bytes:
-    return _record(TENSOR_INDEX, {"tensor_key": key, "replica_id": op.NONE} | box)
-
-
-def _record(kind: str, fields: dict[str, bytes]) -> bytes:
-    items = b"".join([_MEMO[name] + value for name, value in fields.items()])
-    return _MEMO[kind] + op.EMPTY_TUPLE + op.NEWOBJ + op.EMPTY_DICT + op.MARK + items + op.SETITEMS + op.BUILD
+def _global(tensor: TensorInfo) -> bytes:
+    """The fields that all boxes of a tensor share."""
+    return _MEMO["dtype"] + emit.text(tensor.dtype.name) + _MEMO["global_shape"] + emit.integers(tensor.shape)
 
 
 def _path(tensor: TensorInfo) -> bytes:

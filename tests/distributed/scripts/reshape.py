@@ -89,7 +89,7 @@ def save_dist_tensors(folder: Path) -> list[str]:
 
 
 def load_dist_tensors(folder: Path) -> dict[str, list[bool]]:
-    """Into plain tensors, and into DistTensors on a mesh of other ranks."""
+    """Into plain tensors, and into DistTensors on the mesh of more ranks."""
     plain = {"model": {name: paddle.zeros(GRID.shape) for name in dist_tensors(GRID)}}
     fs.load(plain, folder / "dist")
     cut = {"model": dist_tensors(-GRID)}
@@ -97,8 +97,8 @@ def load_dist_tensors(folder: Path) -> dict[str, list[bool]]:
     return {
         "plain": [bits_of(tensor) == GRID.tobytes() for tensor in plain["model"].values()],
         "cut": [
-            bits_of(held._local_value()) == bits_of(right._local_value())
-            for held, right in zip(cut["model"].values(), dist_tensors(GRID).values(), strict=True)
+            bits_of(held._local_value()) == bits_of(want._local_value())
+            for held, want in zip(cut["model"].values(), dist_tensors(GRID).values(), strict=True)
         ],
     }
 
@@ -156,6 +156,13 @@ def one_rank_cannot_write(folder: Path) -> dict[str, Any]:
     return outcome | {"after": error_of(lambda: fs.open_checkpoint(target), CheckpointNotFoundError)["type"]}
 
 
+def replicas_differ(folder: Path) -> dict[str, Any]:
+    """A tensor that is said to be the same on all ranks, and is not; it is large, so that all ranks write a part."""
+    tensor = paddle.full([3, 1 << 20], 0.5)
+    tensor[1, dist.get_rank()] = 1.0
+    return error_of(lambda: fs.save({"expert.0": tensor}, folder / "differing"))
+
+
 def some_ranks_save(folder: Path) -> list[int] | None:
     """A group of ranks 1 and 3 saves, while the others do something else."""
     members = [1, 3]
@@ -189,6 +196,7 @@ def scenarios(folder: Path) -> Mapping[str, Callable[[], Any]]:
             "only rank 0": lambda: only_rank_0_saves(folder),
             "cannot describe": lambda: one_rank_cannot_describe(folder),
             "cannot write": lambda: one_rank_cannot_write(folder),
+            "replicas differ": lambda: replicas_differ(folder),
         },
         4: {
             "load": lambda: load_state(folder, "two", 1),
