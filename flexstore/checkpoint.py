@@ -10,13 +10,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from types import EllipsisType
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from flexstore.backends import open_store
 from flexstore.backends.base import Store
+from flexstore.collector import collector_paused
 from flexstore.commit import read_published, remove_files, unpublish
 from flexstore.core.box import Box
 from flexstore.core.dtypes import DType
@@ -26,6 +27,7 @@ from flexstore.errors import (
     CheckpointNotFoundError,
     CorruptCheckpointError,
     InvalidStateError,
+    PluginError,
     UnknownKeyError,
 )
 from flexstore.pipeline.reading import ReadOptions
@@ -33,46 +35,71 @@ from flexstore.pipeline.verifying import find_damage
 from flexstore.planning.load import plan_load
 from flexstore.planning.tiling import check_tiling
 from flexstore.strategies import detect_strategy, strategy_named
-from flexstore.strategies.base import LoadContext, LoadStrategy
+from flexstore.strategies.base import LoadContext, LoadStrategy, Strategy
 
 Index: TypeAlias = slice | int | EllipsisType
 _SHOWN = 20
 
 
-def open_checkpoint(url: str | PathLike[str], *, storage_options: Mapping[str, Any] | None = None) -> Checkpoint:
+def open_checkpoint(
+    url: str | PathLike[str],
+    *,
+    strategy: str | Strategy | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Checkpoint:
     """Open a published checkpoint, flexstore's own or a foreign one (its format is detected).
 
     Args:
         url: path or URL of the checkpoint.
+        strategy: naming one only asserts the format; an object is needed where its name is not registered.
         storage_options: for the backend.
 
     Raises:
         CheckpointNotFoundError: nothing is published there.
         CorruptCheckpointError: its metadata is damaged, hostile, or does not cover every element.
         UnsupportedVersionError: it needs a newer flexstore.
+        PluginError: it is in another format, or the format is not known here.
     """
     store = open_store(url, storage_options)
-    manifest, strategy = open_manifest(store)
-    return Checkpoint(store, manifest, strategy)
+    return Checkpoint(store, *open_manifest(store, strategy))
 
 
-def open_manifest(store: Store) -> tuple[Manifest, LoadStrategy]:
+def delete_checkpoint(url: str | PathLike[str], *, storage_options: Mapping[str, Any] | None = None) -> None:
+    """Remove whatever flexstore published under a URL, also if it is damaged; no error if there is nothing.
+
+    The files of a checkpoint whose manifest is damaged are not known; `flexstore.retention.collect_garbage` finds them.
+    """
+    unpublish(open_store(url, storage_options))
+
+
+def open_manifest(store: Store, strategy: str | Strategy | None = None) -> tuple[Manifest, LoadStrategy]:
     """The manifest of what is published in a store, checked, and the strategy that reads its data."""
-    manifest = read_published(store)
-    strategy: LoadStrategy | None
-    if manifest is not None:
-        strategy = strategy_named(manifest.strategy)
-    else:
-        strategy = detect_strategy(store)
-        if strategy is None:
+    with collector_paused():
+        manifest = read_published(store)
+        foreign = detect_strategy(store) if manifest is None else None
+        if foreign is not None:
+            manifest = foreign.read_manifest(store)
+        if manifest is None:
             raise CheckpointNotFoundError(
                 f"no checkpoint is published at {store.url}",
                 hint="an interrupted save publishes nothing; check the path",
             )
-        manifest = strategy.read_manifest(store)
-    table = manifest.chunks
-    check_tiling(manifest.tensors, table.tensor, table.offset, table.shape, error=CorruptCheckpointError)
-    return manifest, strategy
+        table = manifest.chunks
+        check_tiling(manifest.tensors, table.tensor, table.offset, table.shape, error=CorruptCheckpointError)
+    return manifest, reader_of(manifest, strategy)
+
+
+def reader_of(manifest: Manifest, strategy: str | Strategy | None) -> LoadStrategy:
+    """The strategy that reads a checkpoint; a named one must be the one it was written with."""
+    if strategy is None:
+        return strategy_named(manifest.strategy)
+    asserted = strategy_named(strategy)
+    if asserted.name != manifest.strategy:
+        raise PluginError(
+            f"the checkpoint is in the format '{manifest.strategy}', not '{asserted.name}'",
+            hint="leave strategy out: the format is detected",
+        )
+    return asserted
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,11 +194,25 @@ class Checkpoint(Mapping[str, "StoredTensor"]):
         )
 
     def delete(self) -> None:
-        """Remove the checkpoint: first what makes it exist, then its data."""
+        """Remove the checkpoint: first what makes it exist, then its data.
+
+        Raises:
+            CheckpointNotFoundError: it was replaced or removed since it was opened; nothing is removed.
+        """
         if self.manifest.is_foreign:
             remove_files(self.store, self.manifest)
         else:
-            unpublish(self.store)
+            unpublish(self.store, self.manifest.attempt)
+
+    def close(self) -> None:
+        """Release what the storage holds open."""
+        self.store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
     def read_into(self, regions: Sequence[Region], *, verify: bool = True) -> None:
         """Fill regions of this process's memory; see `flexstore.load` for whole states."""

@@ -3,7 +3,7 @@
 An attempt's files carry its id and are never reused. The manifest is written last and makes the checkpoint exist:
 create-only for a first save, by atomic replace with ``overwrite``. What an overwrite supersedes is removed only after
 the new manifest is in place, so a crash at any instant leaves the old or the new checkpoint, whole. Nothing here is a
-collective: receipts arrive through a `gather` that the caller gives.
+collective: the caller brings the receipts.
 """
 
 from __future__ import annotations
@@ -15,11 +15,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from flexstore.backends.base import Store
+from flexstore.collector import collector_paused
 from flexstore.core.checksum import digest_of
 from flexstore.core.manifest import MANIFEST_NAME, FileInfo, Manifest
 from flexstore.core.manifest_json import decode, encode
 from flexstore.errors import (
+    CheckpointError,
     CheckpointExistsError,
+    CheckpointNotFoundError,
     CorruptCheckpointError,
     FlexstoreError,
     ObjectExistsError,
@@ -58,39 +61,40 @@ class Attempt:
         plan: SavePlan,
         receipts: Sequence[Receipt],
         finalize: Callable[[Manifest], Sequence[FileInfo]],
-    ) -> Manifest:
+    ) -> Published:
         """Make the attempt the checkpoint. The coordinator calls it when it has every rank's receipt.
 
         Args:
             plan: of the save.
-            receipts: of all ranks.
-            finalize: writes the foreign metadata and returns the objects written.
+            receipts: of all ranks, in rank order.
+            finalize: writes the foreign metadata and returns the objects that belong to the checkpoint.
 
         Returns:
-            The published manifest.
+            What was published, and what may be removed now.
 
         Raises:
             ReplicaMismatchError: replicas differ (E13); nothing is published.
             CheckpointExistsError: another saver published first.
+            CheckpointError: a rank wrote to another place than the coordinator sees.
             StoreError: the storage failed; the old checkpoint, if any, is untouched or already replaced, whole.
         """
         try:
-            manifest = self._prepare(plan, receipts, finalize)
-            superseded = read_published(self.store) if self.overwrite else None
+            self._check_files(receipts)
+            with collector_paused():
+                manifest, document = self._document(plan, receipts, finalize)
+            superseded = readable_published(self.store) if self.overwrite else None
         except BaseException:
             self.discard()
             raise
-        self._put_manifest(manifest)
-        if superseded is not None:
-            remove_files(self.store, superseded, keep=manifest)
-        return manifest
+        confirmed = self._put_manifest(document)
+        return Published(manifest, superseded if confirmed else None)
 
-    def _prepare(
+    def _document(
         self,
         plan: SavePlan,
         receipts: Sequence[Receipt],
         finalize: Callable[[Manifest], Sequence[FileInfo]],
-    ) -> Manifest:
+    ) -> tuple[Manifest, bytes]:
         check_replicas(plan, [receipt.held for receipt in receipts], _written_digests(receipts))
         manifest = manifest_of(
             plan,
@@ -100,29 +104,63 @@ class Attempt:
             created=time.time(),
             library=self.library,
         )
-        return replace(manifest, files=(*manifest.files, *finalize(manifest)))
+        manifest = replace(manifest, files=(*manifest.files, *finalize(manifest)))
+        return manifest, encode(manifest)
 
-    def _put_manifest(self, manifest: Manifest) -> None:
+    def _check_files(self, receipts: Sequence[Receipt]) -> None:
+        """Every rank's files must be where the coordinator will say they are."""
+        seen = {info.name: info.nbytes for info in self.store.list()}
+        for receipt in receipts:
+            for file in receipt.written.files:
+                if seen.get(file.name) != file.nbytes:
+                    raise CheckpointError(
+                        f"rank 0 does not see what rank {receipt.rank} wrote to {self.store.url} ({file.nbytes} bytes)",
+                        rank=receipt.rank,
+                        file=file.name,
+                        hint="all ranks must save to the same URL, on storage that they share",
+                    )
+
+    def _put_manifest(self, document: bytes) -> bool:
+        """Publish. False if the storage reported an error but did it: then nobody knows whether it is durable."""
         try:
-            self.store.put(MANIFEST_NAME, [encode(manifest)], "overwrite" if self.overwrite else "create")
+            self.store.put(MANIFEST_NAME, [document], "overwrite" if self.overwrite else "create")
         except StoreError as error:
             # The reply may have been lost after the manifest was stored: the attempt id inside it tells. The request
             # may even arrive later, so no file may be removed, unless another's manifest makes a create hopeless.
             published = _published_id(self.store)
             if published == self.id:
-                return
+                return False
             if published is not None and not self.overwrite:
                 self.discard()
             if isinstance(error, ObjectExistsError):
                 raise exists_error(self.store.url) from None
             raise
+        return True
+
+    def remove(self, superseded: Manifest) -> None:
+        """Remove what this attempt replaced, unless something else was published since. Best effort, like `discard`."""
+        with contextlib.suppress(FlexstoreError, OSError):
+            manifest = readable_published(self.store)
+            if manifest is not None and manifest.attempt == self.id:
+                remove_files(self.store, superseded, keep=manifest)
 
     def discard(self) -> None:
-        """Remove the files of an attempt that was certainly not published. Best effort: leftovers are only garbage."""
+        """Remove the files of an attempt that was certainly not published. Best effort: leftovers are only garbage.
+
+        The newest go first: foreign metadata is written after the data it names.
+        """
         with contextlib.suppress(FlexstoreError, OSError):
-            for info in list(self.store.list()):
+            for info in sorted(self.store.list(), key=lambda info: info.modified, reverse=True):
                 if self.id in info.name:
                     self.store.delete(info.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A checkpoint that was just published, and the manifest of the one it replaced, if its files may be removed."""
+
+    manifest: Manifest
+    superseded: Manifest | None
 
 
 def exists_error(url: str) -> CheckpointExistsError:
@@ -148,6 +186,18 @@ def read_published(store: Store) -> Manifest | None:
         raise error.located(file=MANIFEST_NAME) from None
 
 
+def readable_published(store: Store) -> Manifest | None:
+    """The published manifest, or None if there is none or it is damaged: then nobody knows which files it named.
+
+    Raises:
+        UnsupportedVersionError: a newer library published it.
+    """
+    try:
+        return read_published(store)
+    except CorruptCheckpointError:
+        return None
+
+
 def _published_id(store: Store) -> str | None:
     try:
         manifest = read_published(store)
@@ -168,13 +218,21 @@ def remove_files(store: Store, manifest: Manifest, keep: Manifest | None = None)
                 store.delete(file.name)
 
 
-def unpublish(store: Store) -> None:
-    """Remove a checkpoint: its manifest first, so that no reader finds it half gone, then its files."""
-    manifest: Manifest | None
-    try:
-        manifest = read_published(store)
-    except CorruptCheckpointError:
-        manifest = None
+def unpublish(store: Store, attempt: str | None = None) -> None:
+    """Remove a checkpoint: its manifest first, so that no reader finds it half gone, then its files.
+
+    Args:
+        store: where it is.
+        attempt: remove it only if it is that attempt's; None removes whatever is published, damaged or not.
+
+    Raises:
+        CheckpointNotFoundError: something else is published there now, or nothing.
+    """
+    manifest = readable_published(store)
+    if attempt is not None and (manifest is None or manifest.attempt != attempt):
+        raise CheckpointNotFoundError(
+            f"the checkpoint at {store.url} was replaced or removed meanwhile", hint="open it again"
+        )
     store.delete(MANIFEST_NAME)
     if manifest is not None:
         remove_files(store, manifest)

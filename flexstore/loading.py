@@ -6,25 +6,31 @@ open → describe what is wanted → compare names, shapes, dtypes → plan → 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import add
 from os import PathLike
 from typing import Any, Literal
 
+import numpy as np
+
 from flexstore.backends import open_store
-from flexstore.checkpoint import open_manifest
+from flexstore.checkpoint import open_manifest, reader_of
 from flexstore.collector import collector_paused
+from flexstore.core.aliasing import is_same_memory, overlaps_itself, sharing
+from flexstore.core.box import Box
 from flexstore.core.manifest import Manifest
+from flexstore.core.region import HostArray, Region
 from flexstore.core.state import restore
-from flexstore.errors import UnsupportedVersionError
+from flexstore.errors import InvalidStateError
 from flexstore.frameworks import Description, describe
 from flexstore.groups.base import ProcessGroup
-from flexstore.groups.coordinator import Coordinator
+from flexstore.groups.coordinator import Coordinator, check_same_arguments
 from flexstore.groups.resolve import resolve_group
+from flexstore.pipeline.memory import DEFAULT_BUDGET
 from flexstore.pipeline.reading import ReadOptions, ReadStats
-from flexstore.planning.load import LoadPlan, plan_load
+from flexstore.planning.load import plan_load
 from flexstore.planning.matching import Match, match, merged, refuse
-from flexstore.strategies import strategy_named
 from flexstore.strategies.base import LoadContext, LoadStrategy, Strategy
 
 
@@ -49,7 +55,6 @@ class LoadReport:
     seconds: float
 
 
-@collector_paused()
 def load(
     state: Any,
     url: str | PathLike[str],
@@ -60,12 +65,15 @@ def load(
     cast: bool = False,
     verify: bool = True,
     storage_options: Mapping[str, Any] | None = None,
-    options: ReadOptions | None = None,
+    budget_nbytes: int = DEFAULT_BUDGET,
+    progress: Callable[[int], None] | None = None,
 ) -> LoadReport:
     """Load a checkpoint into a state, in place, under whatever layout the state has. Every rank of the group calls it.
 
     Args:
-        state: as for `flexstore.save`: its tensors are filled, its plain values replaced.
+        state: as for `flexstore.save`: its tensors are filled, its plain values replaced. Tensors may not share
+            memory, unless they are the same memory under two names (tied weights) and the checkpoint holds the same
+            values under both.
         url: path or URL of the checkpoint.
         strategy: the format is detected; naming one only asserts it.
         group: the ranks that load together, as for `flexstore.save`.
@@ -74,7 +82,8 @@ def load(
         cast: accept a different dtype and convert the values.
         verify: check every checksum.
         storage_options: for the backend.
-        options: byte budget and progress; its ``verify`` counts as well.
+        budget_nbytes: most extra memory of this rank for what is in flight.
+        progress: called with the number of bytes that were read, from any thread.
 
     Returns:
         What was done.
@@ -82,52 +91,101 @@ def load(
     Raises:
         CheckpointNotFoundError: nothing is published there.
         StateMismatchError: see ``strict``; raised on all ranks before any byte is read.
+        InvalidStateError: the state contradicts itself, its tensors share memory, or the ranks' arguments differ.
         CorruptCheckpointError: stored bytes are not what was written. The state is then partly filled.
         GroupTimeoutError: some ranks did not call; it names them.
     """
     started = time.perf_counter()
     ranks = Coordinator(resolve_group(group))
     store = ranks.local("open", lambda: open_store(url, storage_options))
-    manifest: Manifest = ranks.on_coordinator("open", lambda: open_manifest(store)[0])
-    reader = ranks.local("open", lambda: _reader(manifest, strategy))
+    manifest: Manifest = ranks.on_coordinator("open", lambda: open_manifest(store, strategy)[0])
+    reader = ranks.local("choose strategy", lambda: reader_of(manifest, strategy))
     wanted = ranks.local("describe", lambda: describe(state, writable=True))
-    found = merged(ranks.step("compare", lambda: _compare(manifest, wanted, cast)))
-    unexpected = found.unexpected(manifest)
-    if (strict and (found.missing or found.mismatched)) or (strict == "exact" and unexpected):
-        raise refuse(found, unexpected, store.url)
-    regions = [r for r in wanted.regions if r.key not in found.missing and r.key not in found.mismatched]
-    given = options or ReadOptions()
-    context = LoadContext(store, ReadOptions(verify and given.verify, given.budget_nbytes, given.progress))
+    found = agree_match(ranks, manifest, wanted, strict, cast, store.url)
+    regions, tied = ranks.local("check memory", lambda: distinct_targets(found.loadable(wanted.regions)))
+    context = LoadContext(store, ReadOptions(verify, budget_nbytes, progress))
 
     def read() -> ReadStats:
-        plan: LoadPlan = plan_load(manifest, [(region.key, region.box) for region in regions])
-        return reader.read(plan, regions, context)
+        with collector_paused():
+            plan = plan_load(manifest, [(region.key, region.box) for region in regions])
+        stats = reader.read(plan, regions, context)
+        for region, other in tied:
+            _check_tied(region, other, manifest, reader, context)
+        return stats
 
     stats: Sequence[ReadStats] = ranks.step("read", read)
     restore(state, {name: manifest.common[name] for name in wanted.common if name in manifest.common})
+    store.close()
     mine = stats[ranks.rank]
     return LoadReport(
-        tuple(sorted(found.missing)),
-        unexpected,
-        tuple(sorted(found.mismatched)),
-        mine.nbytes,
-        mine.requests,
-        time.perf_counter() - started,
+        missing=tuple(sorted(found.missing)),
+        unexpected=found.unexpected(manifest),
+        mismatched=tuple(sorted(found.mismatched)),
+        bytes_read=mine.nbytes,
+        reads=mine.requests,
+        seconds=time.perf_counter() - started,
     )
 
 
-def _reader(manifest: Manifest, strategy: str | Strategy | None) -> LoadStrategy:
-    """The strategy that reads a checkpoint; a named one must be the one it was written with."""
-    if strategy is not None:
-        asserted = strategy_named(strategy)
-        if asserted.name != manifest.strategy:
-            raise UnsupportedVersionError(
-                f"the checkpoint is in the format '{manifest.strategy}', not '{asserted.name}'",
-                hint="leave strategy out: the format is detected",
+def agree_match(
+    ranks: Coordinator,
+    manifest: Manifest,
+    wanted: Description,
+    strict: bool | Literal["exact"],
+    cast: bool,
+    source: str,
+) -> Match:
+    """Compare what all ranks want with what there is, and refuse on all of them what ``strict`` does not allow."""
+    heard = ranks.step(
+        "compare",
+        lambda: (match(manifest, wanted.infos, wanted.common, cast=cast), {"strict": strict, "cast": cast}),
+    )
+    check_same_arguments([arguments for _, arguments in heard])
+    found = merged([matched for matched, _ in heard])
+    unexpected = found.unexpected(manifest)
+    if (strict and (found.missing or found.mismatched)) or (strict == "exact" and unexpected):
+        raise refuse(found, unexpected, source)
+    return found
+
+
+def distinct_targets(regions: Sequence[Region]) -> tuple[list[Region], list[tuple[Region, Region]]]:
+    """The regions to fill, and pairs of a filled one and one that is the same memory under another name.
+
+    Raises:
+        InvalidStateError: regions share memory in any other way.
+    """
+    for region in regions:
+        if overlaps_itself(region):
+            raise InvalidStateError(
+                f"'{region.key}' {region.box} is an expanded tensor: several elements share one place in memory",
+                key=region.key,
+                box=region.box,
+                hint="load into a copy of it",
             )
-        return asserted
-    return strategy_named(manifest.strategy)
+    tied: dict[int, tuple[Region, Region]] = {}
+    for one, other in sharing(regions):
+        if not is_same_memory(one, other):
+            raise InvalidStateError(
+                f"'{one.key}' {one.box} and '{other.key}' {other.box} overlap in memory",
+                key=other.key,
+                box=other.box,
+                hint="load into tensors of their own",
+            )
+        tied.setdefault(id(other), (one, other))
+    return [region for region in regions if id(region) not in tied], list(tied.values())
 
 
-def _compare(manifest: Manifest, wanted: Description, cast: bool) -> Match:
-    return match(manifest, wanted.infos, wanted.common, cast=cast)
+def _check_tied(region: Region, other: Region, manifest: Manifest, reader: LoadStrategy, context: LoadContext) -> None:
+    """The checkpoint must hold under the second name what was just loaded under the first."""
+    shift = [a - b for a, b in zip(region.box.offset, other.box.offset, strict=True)]
+    for part in other.box.pieces(context.options.budget_nbytes // (2 * other.dtype.itemsize)):
+        values = np.empty(part.shape, other.dtype.numpy)
+        scratch = Region(other.key, part, HostArray(values, other.dtype))
+        reader.read(plan_load(manifest, [(other.key, part)]), [scratch], context)
+        if region.fetch(Box(tuple(map(add, part.offset, shift)), part.shape)).tobytes() != values.tobytes():
+            raise InvalidStateError(
+                f"'{region.key}' and '{other.key}' are one tensor in the state, but two in the checkpoint",
+                key=other.key,
+                box=part,
+                hint="untie them, or leave one of the two names out of the state",
+            )

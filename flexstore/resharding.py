@@ -13,29 +13,28 @@ from typing import Any, Literal
 
 import numpy as np
 
-from flexstore.collector import collector_paused
+from flexstore.core.aliasing import is_same_memory, sharing
 from flexstore.core.manifest import Ints, Manifest
 from flexstore.core.region import Region, RegionIndex
 from flexstore.core.state import restore
 from flexstore.errors import InvalidStateError
-from flexstore.frameworks import Description, describe
+from flexstore.frameworks import describe
 from flexstore.groups.base import ProcessGroup
 from flexstore.groups.coordinator import Coordinator
 from flexstore.groups.resolve import resolve_group
-from flexstore.loading import LoadReport
+from flexstore.loading import LoadReport, agree_match, distinct_targets
 from flexstore.pipeline.digesting import digest_items
 from flexstore.pipeline.memory import Bytes, ItemBytes
-from flexstore.planning.items import Survey
 from flexstore.planning.load import plan_load
-from flexstore.planning.matching import match, merged, refuse
 from flexstore.planning.receipts import check_replicas as compare_replicas
 from flexstore.planning.save import SavePlan, plan_save
 from flexstore.planning.transfer import Parcel, memory_manifest, only_from, parcels
+from flexstore.saving import survey_of
 
-_PARCEL_NBYTES = 4 << 20
+_LARGEST_PARCEL = 4 << 20
+_SMALLEST_PARCEL = 64 << 10
 
 
-@collector_paused()
 def reshard(
     src_state: Any,
     dst_state: Any,
@@ -67,32 +66,25 @@ def reshard(
     ranks = Coordinator(resolve_group(group))
     source = ranks.local("describe source", lambda: describe(src_state))
     target = ranks.local("describe target", lambda: describe(dst_state, writable=True))
-    surveys = ranks.step("survey source", lambda: _survey(ranks.rank, source))
+    surveys = ranks.step("survey source", lambda: survey_of(ranks.rank, source))
     plan = plan_save(surveys)
     if check_replicas:
         _check_replicas(ranks, plan, source.regions)
     manifest = memory_manifest(plan, ranks.rank)
-    found = merged(ranks.step("compare", lambda: match(manifest, target.infos, target.common, cast=cast)))
-    unexpected = found.unexpected(manifest)
-    if (strict and (found.missing or found.mismatched)) or (strict == "exact" and unexpected):
-        raise refuse(found, unexpected, "the source state")
-    regions = [r for r in target.regions if r.key not in found.missing and r.key not in found.mismatched]
-    wanted = ranks.step("survey target", lambda: _wanted(manifest, source, regions, budget_nbytes))
-    received, messages = _Traffic(ranks, plan, source.regions, regions, wanted).run()
+    found = agree_match(ranks, manifest, target, strict, cast, "the source state")
+    regions = found.loadable(target.regions)
+    wanted = ranks.step("survey target", lambda: _wanted(manifest, source.regions, regions, budget_nbytes))
+    traffic = ranks.local("plan", lambda: _Traffic(ranks, plan, source.regions, regions, wanted))
+    received, messages = traffic.run()
     restore(dst_state, {name: manifest.common[name] for name in target.common if name in manifest.common})
     return LoadReport(
-        tuple(sorted(found.missing)),
-        unexpected,
-        tuple(sorted(found.mismatched)),
-        received,
-        messages,
-        time.perf_counter() - started,
+        missing=tuple(sorted(found.missing)),
+        unexpected=found.unexpected(manifest),
+        mismatched=tuple(sorted(found.mismatched)),
+        bytes_read=received,
+        reads=messages,
+        seconds=time.perf_counter() - started,
     )
-
-
-def _survey(rank: int, description: Description) -> Survey:
-    boxes = [(region.key, region.box) for region in description.regions]
-    return Survey.of(rank, description.infos, boxes, description.common, description.common_paths)
 
 
 def _check_replicas(ranks: Coordinator, plan: SavePlan, regions: Sequence[Region]) -> None:
@@ -114,8 +106,8 @@ class _Wanted:
     budget_nbytes: int
 
 
-def _wanted(manifest: Manifest, source: Description, regions: Sequence[Region], budget_nbytes: int) -> _Wanted:
-    _refuse_aliases(source.regions, regions)
+def _wanted(manifest: Manifest, sources: Sequence[Region], regions: Sequence[Region], budget_nbytes: int) -> _Wanted:
+    _refuse_aliases(sources, regions)
     plan = plan_load(manifest, [(region.key, region.box) for region in regions])
     tensor = np.fromiter((manifest.index[r.key] for r in regions), np.int64, len(regions))
     return _Wanted(tensor, plan.wanted_offset, plan.wanted_shape, budget_nbytes)
@@ -123,37 +115,15 @@ def _wanted(manifest: Manifest, source: Description, regions: Sequence[Region], 
 
 def _refuse_aliases(sources: Sequence[Region], targets: Sequence[Region]) -> None:
     """A target that overlaps a source in memory would be read after it was overwritten."""
-    held = sorted([(*_bounds(r), r) for r in sources if r.host() is not None], key=lambda bounded: bounded[0])
-    starts = np.array([start for start, _, _ in held], np.int64)
-    reach = np.maximum.accumulate(np.array([stop for _, stop, _ in held], np.int64))
-    for region in targets:
-        if region.host() is None:
-            continue
-        start, stop = _bounds(region)
-        near = slice(int(np.searchsorted(reach, start, "right")), int(np.searchsorted(starts, stop)))
-        for _, _, other in held[near]:
-            if _place(other) != _place(region) and np.shares_memory(_view(other), _view(region)):
-                raise InvalidStateError(
-                    f"the target '{region.key}' {region.box} shares memory with the source '{other.key}' {other.box}",
-                    key=region.key,
-                    box=region.box,
-                    hint="copy the source first",
-                )
-
-
-def _view(region: Region) -> Any:
-    return region.host()
-
-
-def _bounds(region: Region) -> tuple[int, int]:
-    low, high = np.lib.array_utils.byte_bounds(_view(region))
-    return low, high
-
-
-def _place(region: Region) -> tuple[object, ...]:
-    """What is equal for two regions only if each element of the one is the same element of the other."""
-    view = _view(region)
-    return region.key, region.box, region.dtype, view.ctypes.data, view.strides
+    distinct_targets(targets)
+    for source, target in sharing(sources, targets):
+        if (source.key, source.box) != (target.key, target.box) or not is_same_memory(source, target):
+            raise InvalidStateError(
+                f"the target '{target.key}' {target.box} shares memory with the source '{source.key}' {source.box}",
+                key=target.key,
+                box=target.box,
+                hint="copy the source first",
+            )
 
 
 class _Traffic:
@@ -170,12 +140,16 @@ class _Traffic:
         self.ranks, self.targets = ranks, targets
         self.dtypes = {tensor.key: tensor.dtype.numpy for tensor in plan.tensors}
         self.sources = RegionIndex(sources)
-        share = max(_PARCEL_NBYTES, min(w.budget_nbytes for w in wanted) // (2 * ranks.size))
+        # Half the budget is for what comes in, half for what goes out, shared by all pairs of ranks.
+        share = max(_SMALLEST_PARCEL, min(w.budget_nbytes for w in wanted) // (2 * ranks.size))
+        limit = min(_LARGEST_PARCEL, share)
         self.sends = {
-            rank: list(_rounds(_cut(only_from(memory_manifest(plan, rank), ranks.rank), want)[ranks.rank], share))
+            rank: list(
+                _rounds(_cut(only_from(memory_manifest(plan, rank), ranks.rank), want, limit)[ranks.rank], share)
+            )
             for rank, want in enumerate(wanted)
         }
-        incoming = _cut(memory_manifest(plan, ranks.rank), wanted[ranks.rank])
+        incoming = _cut(memory_manifest(plan, ranks.rank), wanted[ranks.rank], limit)
         self.receives = {rank: list(_rounds(incoming[rank], share)) for rank in range(ranks.size)}
 
     def run(self) -> tuple[int, int]:
@@ -221,10 +195,10 @@ class _Traffic:
         region.store(parcel.box, values.astype(region.dtype.numpy, copy=False))
 
 
-def _cut(manifest: Manifest, want: _Wanted) -> dict[int, list[Parcel]]:
+def _cut(manifest: Manifest, want: _Wanted, limit: int) -> dict[int, list[Parcel]]:
     """The parcels of one receiving rank by source rank."""
     cut: dict[int, list[Parcel]] = defaultdict(list)
-    for source, parcel in parcels(manifest, want.tensor, want.offset, want.shape, _PARCEL_NBYTES):
+    for source, parcel in parcels(manifest, want.tensor, want.offset, want.shape, limit):
         cut[source].append(parcel)
     return cut
 

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 from os import PathLike
 from typing import Any
 
@@ -17,15 +19,16 @@ from flexstore.backends import open_store
 from flexstore.backends.base import Store
 from flexstore.checkpoint import Checkpoint, open_checkpoint
 from flexstore.collector import collector_paused
-from flexstore.commit import Attempt, exists_error, new_attempt_id
-from flexstore.core.manifest import MANIFEST_NAME
+from flexstore.commit import Attempt, exists_error, new_attempt_id, readable_published
+from flexstore.core.manifest import MANIFEST_NAME, Manifest
 from flexstore.core.region import Region, RegionIndex
-from flexstore.errors import ObjectNotFoundError
+from flexstore.errors import CorruptCheckpointError, ObjectNotFoundError
 from flexstore.frameworks import Description, describe
 from flexstore.groups.base import ProcessGroup
-from flexstore.groups.coordinator import Coordinator
+from flexstore.groups.coordinator import Coordinator, check_same_arguments
 from flexstore.groups.resolve import resolve_group
 from flexstore.pipeline.digesting import digest_items
+from flexstore.pipeline.memory import DEFAULT_BUDGET
 from flexstore.pipeline.writing import WriteOptions
 from flexstore.planning.items import Survey
 from flexstore.planning.merge import check_names, merge_common
@@ -62,7 +65,6 @@ class PendingSave:
         return self._reopen()
 
 
-@collector_paused()
 def save(
     state: Any,
     url: str | PathLike[str],
@@ -72,43 +74,53 @@ def save(
     overwrite: bool = False,
     check_replicas: bool = True,
     storage_options: Mapping[str, Any] | None = None,
-    options: WriteOptions | None = None,
+    budget_nbytes: int = DEFAULT_BUDGET,
+    progress: Callable[[int], None] | None = None,
 ) -> PendingSave:
     """Save a sharded state. Every rank of the group calls it, each with its own part.
+
+    The tensors must not change before it returns.
 
     Args:
         state: a possibly nested dict of tensors, shards, lists of shards of one key, and plain values. A plain tensor
             is whole and replicated; plain values are equal on all ranks that have them.
-        url: path or URL of the checkpoint; a fresh one, unless ``overwrite``.
+        url: path or URL of the checkpoint, on storage that all ranks share; a fresh one, unless ``overwrite``.
         strategy: name of a strategy (see `flexstore.strategies`), or a strategy object.
         group: the ranks that save together; None takes the framework's initialised default group, or this process
             alone.
         overwrite: replace what is published there. The old checkpoint stays whole until the new one is in place.
         check_replicas: compare the bytes of replicated tensors between ranks (one checksum pass over them; E13).
         storage_options: for the backend.
-        options: byte budget and progress.
+        budget_nbytes: most extra memory of this rank for what is in flight.
+        progress: called with the number of bytes that became written, from any thread.
 
     Returns:
         A handle, already done.
 
     Raises:
         CheckpointExistsError: something is published there and ``overwrite`` was not given.
-        InvalidStateError: the state contradicts itself, or the ranks' states do not fit together.
-        GroupTimeoutError: some ranks did not call; it names them.
+        InvalidStateError: the state contradicts itself, or the ranks' states or arguments do not fit together.
+        GroupTimeoutError: some ranks did not call; it names them. If that happens in the step "publish", the
+            checkpoint may have been published all the same.
         StoreError: the storage failed. Nothing was published then, and an old checkpoint is as it was.
     """
     ranks = Coordinator(resolve_group(group))
-    chosen = ranks.local("choose strategy", lambda: strategy_named(strategy))
-    described = ranks.local("describe", lambda: _Described.of(state, url, storage_options, ranks, chosen))
-    plan, attempt_id = _agree(described, ranks, chosen, overwrite)
-    attempt = Attempt(attempt_id, described.store, chosen.name, overwrite, LIBRARY)
-    context = SaveContext(described.store, attempt_id, ranks.rank, ranks.size, options or WriteOptions())
+    described = ranks.local("describe", lambda: _Described.of(state, url, storage_options, ranks, strategy))
+    chosen, store = described.strategy, described.store
+    superseded: list[Manifest] = []
+    ranks.on_coordinator("look at the target", lambda: superseded.extend(_look_at(store, overwrite)))
+    plan, attempt_id = _agree(described, ranks, overwrite)
+    attempt = Attempt(attempt_id, store, chosen.name, overwrite, LIBRARY)
+    context = SaveContext(store, attempt_id, ranks.rank, ranks.size, WriteOptions(budget_nbytes, progress))
 
     def write() -> Receipt:
         return _write(plan, described.description.regions, chosen, context, check_replicas)
 
     def publish() -> None:
-        attempt.publish(plan, receipts, lambda manifest: chosen.finalize(manifest, context))
+        published = attempt.publish(plan, receipts, lambda manifest: chosen.finalize(manifest, context))
+        chosen.advertise(published.manifest, context)
+        if published.superseded is not None:
+            superseded.append(published.superseded)
 
     try:
         receipts = ranks.step("write", write)
@@ -117,15 +129,20 @@ def save(
             attempt.discard()
         raise
     ranks.on_coordinator("publish", publish)
+    # Nobody waits for this: what was replaced is not published any more.
+    for manifest in superseded:
+        attempt.remove(manifest)
+    store.close()
     outcome: Future[None] = Future()
     outcome.set_result(None)
-    return PendingSave(outcome, lambda: open_checkpoint(url, storage_options=storage_options))
+    return PendingSave(outcome, lambda: open_checkpoint(url, strategy=chosen, storage_options=storage_options))
 
 
 @dataclass(frozen=True)
 class _Described:
     """What one rank brings to a save."""
 
+    strategy: Strategy
     store: Store
     description: Description
     survey: Survey
@@ -138,12 +155,24 @@ class _Described:
         url: str | PathLike[str],
         storage_options: Mapping[str, Any] | None,
         ranks: Coordinator,
-        strategy: Strategy,
+        strategy: str | Strategy,
     ) -> _Described:
+        chosen = strategy_named(strategy)
         description = describe(state)
-        boxes = [(region.key, region.box) for region in description.regions]
-        survey = Survey.of(ranks.rank, description.infos, boxes, description.common, description.common_paths)
-        return cls(open_store(url, storage_options), description, survey, signature(survey, ranks.size, strategy.name))
+        survey = survey_of(ranks.rank, description)
+        return cls(
+            chosen,
+            open_store(url, storage_options),
+            description,
+            survey,
+            signature(survey, ranks.size, chosen.name),
+        )
+
+
+def survey_of(rank: int, description: Description) -> Survey:
+    """What a rank tells the others about its state."""
+    boxes = [(region.key, region.box) for region in description.regions]
+    return Survey.of(rank, description.infos, boxes, description.common, description.common_paths)
 
 
 @dataclass(frozen=True)
@@ -151,46 +180,54 @@ class _Announcement:
     """What every rank tells the others first: little, if the same state was planned before."""
 
     attempt: str
+    arguments: dict[str, object]
     signature: bytes
     known: frozenset[bytes]
     common: Survey
 
 
-def _agree(described: _Described, ranks: Coordinator, strategy: Strategy, overwrite: bool) -> tuple[SavePlan, str]:
+def _agree(described: _Described, ranks: Coordinator, overwrite: bool) -> tuple[SavePlan, str]:
     """Survey all ranks and plan; the plan of an earlier save of the same state is reused, with today's plain values."""
+    plans = _PLANS.snapshot()
 
     def announce() -> _Announcement:
-        if ranks.rank == 0 and not overwrite:
-            _require_free(described.store)
-        light = replace(
-            described.survey,
-            tensors=(),
-            tensor=described.survey.tensor[:0],
-            offset=described.survey.offset[:, :0],
-            shape=described.survey.shape[:, :0],
-        )
-        return _Announcement(new_attempt_id(), described.signature, _PLANS.known(), light)
+        arguments = {"strategy": described.strategy.name, "overwrite": overwrite}
+        known = frozenset(plans)
+        return _Announcement(new_attempt_id(), arguments, described.signature, known, described.survey.common_only())
 
     heard: list[_Announcement] = ranks.step("announce", announce)
-    key = b"".join(a.signature for a in heard)
-    cached = _PLANS.get(key) if all(key in a.known for a in heard) else None
-    if cached is None:
+    check_same_arguments([a.arguments for a in heard])
+    key = blake2b(b"".join(a.signature for a in heard), digest_size=32).digest()
+    if all(key in a.known for a in heard):
+        common, paths = merge_common([a.common for a in heard])
+        check_names(plans[key].tensors, common)
+        plan = replace(plans[key], common=common, common_paths=paths)
+    else:
         surveys: list[Survey] = ranks.step("survey", lambda: described.survey)
-        plan = plan_save(surveys, splits_replicas=strategy.splits_replicas)
-        _PLANS.put(key, plan)
-        return plan, heard[0].attempt
-    common, paths = merge_common([a.common for a in heard])
-    check_names(cached.tensors, common)
-    return replace(cached, common=common, common_paths=paths), heard[0].attempt
+        with collector_paused():
+            plan = plan_save(surveys, splits_replicas=described.strategy.splits_replicas)
+    _PLANS.put(key, plan)
+    return plan, heard[0].attempt
 
 
-def _require_free(store: Store) -> None:
+def _look_at(store: Store, overwrite: bool) -> Iterator[Manifest]:
+    """Refuse what would fail only after all data was written; yields what another program wrote there, if it did."""
+    if overwrite and readable_published(store) is not None:
+        return
+    foreign = detect_strategy(store)
+    if not overwrite and (foreign is not None or _exists(store, MANIFEST_NAME)):
+        raise exists_error(store.url)
+    if foreign is not None:
+        with suppress(CorruptCheckpointError):
+            yield foreign.read_manifest(store)
+
+
+def _exists(store: Store, name: str) -> bool:
     try:
-        store.head(MANIFEST_NAME)
+        store.head(name)
     except ObjectNotFoundError:
-        if detect_strategy(store) is None:
-            return
-    raise exists_error(store.url)
+        return False
+    return True
 
 
 def _write(
@@ -198,29 +235,28 @@ def _write(
 ) -> Receipt:
     """Write this rank's items; digest what it holds but another rank writes."""
     memory = RegionIndex(regions)
-    items = plan.items_of(context.rank)
+    with collector_paused():
+        items = plan.items_of(context.rank)
     written = strategy.write(items, [memory.find(item.key, item.box) for item in items], context)
     held = plan.replicas_of(context.rank) if check_replicas else []
     return Receipt(context.rank, written, digest_items(held, [memory.find(item.key, item.box) for item in held]))
 
 
 class _PlanCache:
-    """The last few plans of this process, by the signatures of all ranks."""
+    """The last few plans of this process, by a digest of the signatures of all ranks."""
 
     def __init__(self, size: int) -> None:
         self._size = size
         self._plans: OrderedDict[bytes, SavePlan] = OrderedDict()
         self._lock = threading.Lock()
 
-    def known(self) -> frozenset[bytes]:
+    def snapshot(self) -> Mapping[bytes, SavePlan]:
+        """All plans, as they are now: what a rank has announced it must still have when all have announced."""
         with self._lock:
-            return frozenset(self._plans)
-
-    def get(self, key: bytes) -> SavePlan | None:
-        with self._lock:
-            return self._plans.get(key)
+            return dict(self._plans)
 
     def put(self, key: bytes, plan: SavePlan) -> None:
+        """Keep a plan that was made or used."""
         with self._lock:
             self._plans[key] = plan
             self._plans.move_to_end(key)

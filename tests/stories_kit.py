@@ -16,7 +16,7 @@ from flexstore.backends.base import IoModel, Store
 from flexstore.backends.memory import MemoryStore
 from flexstore.core.manifest import MANIFEST_NAME
 from flexstore.groups.threads import ThreadGroup, run
-from flexstore.testing import Cut
+from flexstore.testing import Cut, RecordingStore
 
 T = TypeVar("T")
 
@@ -98,11 +98,10 @@ class CountingGroup:
     """A group that writes down its collective steps."""
 
     def __init__(self, inner: ThreadGroup) -> None:
-        self._inner = inner
+        self.rank, self.size, self.timeout = inner.rank, inner.size, inner.timeout
+        self.exchange = inner.exchange
         self.steps: list[str] = []
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
+        self._inner = inner
 
     def all_gather(self, step: str, value: Any) -> list[Any]:
         """See `ProcessGroup.all_gather`."""
@@ -110,13 +109,16 @@ class CountingGroup:
         return self._inner.all_gather(step, value)
 
 
-class StreamStore:
+class LentStore(RecordingStore):
+    """A store that outlives those who close it."""
+
+    def close(self) -> None:
+        """Nothing: the lender closes it."""
+
+
+class StreamStore(RecordingStore):
     """The seven verbs of a store, without its fast path: every file is one `Store.put`."""
 
     def __init__(self, inner: Store) -> None:
-        self._inner = inner
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "upload":
-            raise AttributeError(name)
-        return getattr(self._inner, name)
+        super().__init__(inner)
+        vars(self).pop("upload", None)

@@ -128,6 +128,15 @@ class Store(Protocol):
         ...
 
 
+@runtime_checkable
+class SupportsSweep(Protocol):
+    """Optional: a store whose dead writers leave unfinished objects that `Store.list` does not show."""
+
+    def sweep(self, before: float) -> int:
+        """Remove unfinished objects last written before ``before`` (POSIX seconds); returns how many."""
+        ...
+
+
 class Upload(Protocol):
     """One object being written in windows, from any thread, in any order; invisible until `commit`."""
 

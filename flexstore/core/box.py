@@ -75,6 +75,19 @@ class Box:
         """The same box with ``by`` added to its offset."""
         return Box(tuple(o + b for o, b in zip(self.offset, by, strict=True)), self.shape)
 
+    def pieces(self, limit: int) -> Iterator[Box]:
+        """Cut along the outermost axes into boxes of at most ``limit`` elements (at least one), in row-major order."""
+        if self.size <= max(1, limit):
+            yield self
+            return
+        axis = next(a for a, n in enumerate(self.shape) if n > 1)
+        rows = max(1, limit // (self.size // self.shape[axis]))
+        for start in range(0, self.shape[axis], rows):
+            offset, shape = list(self.offset), list(self.shape)
+            offset[axis] += start
+            shape[axis] = min(rows, self.shape[axis] - start)
+            yield from Box(tuple(offset), tuple(shape)).pieces(limit)
+
     def within(self, origin: Sequence[int]) -> tuple[slice, ...]:
         """Slices of this box in an array whose first element sits at ``origin``."""
         return tuple(slice(o - g, o - g + s) for o, g, s in zip(self.offset, origin, self.shape, strict=True))

@@ -44,7 +44,7 @@ def flatten(state: Any, is_leaf: Callable[[Any], bool]) -> FlatState:
     it is one plain value). A list or tuple is descended into if there is a tensor inside, else it is one plain value.
 
     Args:
-        state: a dict, list or tuple.
+        state: a dict or list.
         is_leaf: true for what is to be kept whole in `FlatState.tensors`.
 
     Raises:
@@ -52,7 +52,7 @@ def flatten(state: Any, is_leaf: Callable[[Any], bool]) -> FlatState:
         UnsupportedValueError: a leaf that is neither a tensor nor a plain value (R4).
         InvalidStateError: not a container, a tensor below a key that is not a str, nested too deep, or cyclic.
     """
-    if is_leaf(state) or not isinstance(state, dict | list | tuple):
+    if is_leaf(state) or not isinstance(state, dict | list):  # plain values could not be put back into a tuple
         raise InvalidStateError(f"the state is a {type(state).__name__}", hint="give a dict, such as {'weight': ...}")
     flat = FlatState()
     if _is_branch(state, (), is_leaf) or not isinstance(state, dict):

@@ -65,24 +65,6 @@ class ShardedTensor:
                 key=self.key,
             )
 
-    @classmethod
-    def whole(cls, key: str, tensor: Any, shape: tuple[int, ...]) -> ShardedTensor:
-        """A tensor that this rank holds all of. Nothing can be wrong with it, so nothing is checked: this is fast."""
-        shard = cls.__new__(cls)
-        for name, value in (
-            ("key", key),
-            ("local_tensor", tensor),
-            ("local_shape", shape),
-            ("global_shape", shape),
-            ("global_offset", (0,) * len(shape)),
-            ("is_flattened", False),
-            ("flattened_range", None),
-            ("replica_id", 0),
-            ("declared_axis", None),
-        ):
-            object.__setattr__(shard, name, value)
-        return shard
-
     def _fits(self) -> bool:
         """Written for speed: a state has tens of thousands of shards."""
         if not len(self.global_offset) == len(self.local_shape) == len(self.global_shape):

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from flexstore.collector import collector_paused
 from flexstore.core.manifest import TensorInfo
 from flexstore.core.plain import Plain
 from flexstore.core.region import LocalArray, Region, regions_of
@@ -36,6 +37,7 @@ class Description:
     common_paths: Mapping[str, Path]
 
 
+@collector_paused()
 def describe(state: Any, *, writable: bool = False) -> Description:
     """Name everything in a nested state and find its memory.
 
@@ -119,6 +121,8 @@ class _Found:
         if key in self.infos:
             self.infos[key] = self._agreed(self.infos[key], shard, array, path)
             return
+        if not key.isascii():
+            _check_unicode(key)
         nested = path if len(path) > 1 and ".".join(path) == key else None
         self.infos[key] = TensorInfo(key, array.dtype, shard.global_shape, nested, shard.declared_axis)
         self.paths[key] = path
@@ -143,12 +147,20 @@ class _Found:
         """False if the same tensor object has been taken for the same block."""
         held = shard.flattened_range
         place = (shard.key, shard.global_offset, shard.local_shape, str(held) if held else None)
-        tensor, first = self.places.setdefault(place, (shard.local_tensor, path))
-        if first is path or not shard.size:
+        known = self.places.get(place)
+        if known is None or not shard.size:
+            self.places[place] = (shard.local_tensor, path)
             return True
-        if tensor is not shard.local_tensor:
-            raise _collision(shard.key, first, path)
+        if known[0] is not shard.local_tensor:
+            raise _collision(shard.key, known[1], path)
         return False
+
+
+def _check_unicode(key: str) -> None:
+    try:
+        key.encode()
+    except UnicodeEncodeError:
+        raise InvalidStateError(f"the name {key!r} is not valid Unicode", hint="rename the tensor") from None
 
 
 def _check_memory(shard: ShardedTensor, array: LocalArray, writable: bool) -> None:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from flexstore.core.box import Box
 from flexstore.errors import InvalidStateError
 
-Indices: TypeAlias = npt.NDArray[np.intp]
+Indices: TypeAlias = Sequence[int]
 
 
 class Cut(NamedTuple):
@@ -49,10 +49,11 @@ def block_on_mesh(
     Raises:
         InvalidStateError: the rank's elements do not form one box (a strided cut that no later cut undoes).
     """
-    held = [np.arange(dim) for dim in global_shape]
+    held: list[Indices] = [range(dim) for dim in global_shape]
     for mesh_dim, dim, split_factor in cuts:
         pieces = [_part(held[dim], split_factor, i) for i in range(split_factor)]
-        held[dim] = np.concatenate([_part(piece, mesh_shape[mesh_dim], coordinate[mesh_dim]) for piece in pieces])
+        cut = [_part(piece, mesh_shape[mesh_dim], coordinate[mesh_dim]) for piece in pieces]
+        held[dim] = cut[0] if len(cut) == 1 else np.concatenate(cut).tolist()
     if any(len(indices) and indices[-1] - indices[0] + 1 != len(indices) for indices in held):
         raise InvalidStateError(
             f"a strided cut leaves rank {coordinate} of the mesh with more than one box",

@@ -14,6 +14,7 @@ from flexstore.core.dtypes import DType, dtype_of
 from flexstore.core.region import Array, DeviceArray, HostArray, Index, LocalArray
 from flexstore.core.tensor import ShardedTensor
 from flexstore.errors import UnsupportedValueError
+from flexstore.frameworks.shards import whole
 
 
 class NumpyFramework:
@@ -27,7 +28,7 @@ class NumpyFramework:
 
     def shard(self, path: str, value: Any) -> ShardedTensor | None:
         """See `Framework.shard`."""
-        return ShardedTensor.whole(path, value, tuple(value.shape))
+        return whole(path, value, value.shape)
 
     def local_array(self, tensor: Any) -> LocalArray:
         """See `Framework.local_array`.

@@ -19,7 +19,7 @@ from flexstore.core.region import Array, DeviceArray, HostArray, Index, LocalArr
 from flexstore.core.tensor import ShardedTensor
 from flexstore.errors import InvalidStateError, UnsupportedValueError
 from flexstore.frameworks.mesh import Cut, block_on_mesh
-from flexstore.frameworks.shards import no_memory
+from flexstore.frameworks.shards import no_memory, whole
 
 
 class PaddleFramework:
@@ -38,7 +38,7 @@ class PaddleFramework:
             InvalidStateError: a DistTensor whose elements are partial sums or not one box.
         """
         if not value.is_dist():
-            return ShardedTensor.whole(path, value, tuple(value.shape))
+            return whole(path, value, value.shape)
         block = _block(value)
         if block is None:
             return None
@@ -91,6 +91,8 @@ def device_array(seen: Any, dtype: DType) -> DeviceArray:
         seen: detached, of an element type that numpy knows, as wide as ``dtype``.
         dtype: the true element type.
     """
+    if seen.place.is_gpu_place():  # the pipeline's threads do not wait for the stream that computes the values
+        paddle.device.synchronize()
 
     def read(index: Index) -> Array:
         return _host(seen[index].contiguous().cpu(), dtype)

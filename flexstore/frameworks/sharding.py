@@ -13,7 +13,7 @@ from typing import Any
 from flexstore.core.tensor import ShardedTensor
 from flexstore.errors import InvalidStateError
 from flexstore.frameworks.lookup import is_tensor
-from flexstore.frameworks.shards import is_shard
+from flexstore.frameworks.shards import is_shard, whole
 
 
 def shard_weight(
@@ -48,7 +48,7 @@ def shard_weight(
     if (global_dim is None) != (offset is None):
         raise InvalidStateError("global_dim and offset must be given together", key=key)
     if axis is None:
-        return ShardedTensor.whole(key, tensor, shape)
+        return whole(key, tensor, shape)
     if not 0 <= axis < len(shape):
         raise InvalidStateError(f"axis {axis} of a tensor of shape {shape}", key=key)
     return ShardedTensor(

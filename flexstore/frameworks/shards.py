@@ -6,6 +6,7 @@ no framework is imported for it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from flexstore.core.tensor import ShardedTensor
@@ -32,6 +33,12 @@ def as_shard(value: Any) -> ShardedTensor:
         is_flattened=bool(getattr(value, "is_flattened", False)),
         flattened_range=getattr(value, "flattened_range", None),
     )
+
+
+def whole(key: str, tensor: Any, shape: Sequence[int]) -> ShardedTensor:
+    """A tensor that this rank holds all of."""
+    shape = tuple(shape)
+    return ShardedTensor(key, tensor, shape, shape, (0,) * len(shape))
 
 
 def no_memory(kind: str) -> InvalidStateError:

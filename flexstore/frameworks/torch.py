@@ -17,7 +17,7 @@ from flexstore.core.region import Array, DeviceArray, HostArray, Index, LocalArr
 from flexstore.core.tensor import ShardedTensor
 from flexstore.errors import InvalidStateError, UnsupportedValueError
 from flexstore.frameworks.mesh import Cut, block_on_mesh
-from flexstore.frameworks.shards import no_memory
+from flexstore.frameworks.shards import no_memory, whole
 
 
 class TorchFramework:
@@ -38,9 +38,7 @@ class TorchFramework:
         """
         if torch.nn.parameter.is_lazy(value):
             raise no_memory("torch parameter")
-        return (
-            _dtensor_shard(path, value) if _is_dtensor(value) else ShardedTensor.whole(path, value, tuple(value.shape))
-        )
+        return _dtensor_shard(path, value) if _is_dtensor(value) else whole(path, value, value.shape)
 
     def local_array(self, tensor: Any) -> LocalArray:
         """See `Framework.local_array`; of a DTensor, the elements on this rank.
@@ -84,6 +82,8 @@ def device_array(seen: torch.Tensor, dtype: DType) -> DeviceArray:
         dtype: the true element type.
     """
     bits = _dtype(seen.dtype)[0].numpy
+    if seen.is_cuda:  # the pipeline's threads do not wait for the stream that computes the values
+        torch.cuda.current_stream(seen.device).synchronize()
 
     def read(index: Index) -> Array:
         return _host(seen[index].cpu(), dtype)

@@ -8,11 +8,11 @@ and a rank that dies without a word is noticed only by the group's timeout.
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from flexstore.errors import FlexstoreError, RankFailedError
+from flexstore.errors import FlexstoreError, InvalidStateError, RankFailedError
 from flexstore.groups.base import ProcessGroup
 from flexstore.groups.failures import first_failure, summary
 from flexstore.groups.wire import pack, unpack
@@ -130,3 +130,22 @@ def _pack_error(error: FlexstoreError) -> bytes:
         # A plug-in's error may carry anything; its words always travel.
         return pack((True, RankFailedError(summary(error), rank=error.rank, step=error.step)))
     return payload
+
+
+def check_same_arguments(given: Sequence[Mapping[str, object]]) -> None:
+    """Refuse a call in which the ranks passed different values of an argument that must be equal.
+
+    Args:
+        given: per rank, argument name → value.
+
+    Raises:
+        InvalidStateError: naming the argument, two values and their ranks; the same on every rank.
+    """
+    for rank, arguments in enumerate(given):
+        for name, value in arguments.items():
+            if value != given[0][name]:
+                raise InvalidStateError(
+                    f"{name} is {given[0][name]!r} on rank 0 and {value!r} on rank {rank}",
+                    rank=rank,
+                    hint="all ranks must pass the same",
+                )

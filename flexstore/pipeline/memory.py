@@ -1,16 +1,17 @@
-"""Regions as bytes: zero-copy where the memory is the host's and contiguous, slab by slab where it is not."""
+"""Regions as bytes: zero-copy where the memory is the host's and contiguous, copied piece by piece where it is not."""
 
 from __future__ import annotations
-
-import math
 
 import numpy as np
 import numpy.typing as npt
 
-from flexstore.core.box import Box
+from flexstore.core.box import Box, flat_range_boxes
 from flexstore.core.region import Region
 
 Bytes = npt.NDArray[np.uint8]
+
+DEFAULT_BUDGET = 256 << 20
+"""Most extra memory of a rank for what is in flight, in bytes."""
 
 
 def host_bytes(region: Region, part: Box | None = None) -> Bytes | None:
@@ -42,27 +43,14 @@ class ItemBytes:
         self.nbytes = box.size * region.dtype.itemsize
 
     def read(self, start: int, stop: int) -> Bytes:
-        """The bytes ``[start, stop)``: a view, or a copy of the slabs that cover them."""
+        """The bytes ``[start, stop)``: a view, or a copy of just the elements that cover them."""
         if self._flat is not None:
             return self._flat[start:stop]
         itemsize = self._region.dtype.itemsize
         lo, hi = start // itemsize, -(-stop // itemsize)
-        rows, first = _covering(self._box, lo, hi)
-        data = np.ascontiguousarray(self._region.fetch(rows)).reshape(-1).view(np.uint8)
-        return data[start - first * itemsize : stop - first * itemsize]
-
-
-def _covering(box: Box, start: int, stop: int) -> tuple[Box, int]:
-    """The whole rows that cover the elements ``[start, stop)`` of a box, and the first element of those rows.
-
-    Rows are along the outermost axis with more than one index; a box of one element is its own row.
-    """
-    axis = next((a for a, n in enumerate(box.shape) if n > 1), None)
-    if axis is None:
-        return box, 0
-    row = math.prod(box.shape[axis + 1 :])
-    first, last = start // row, -(-stop // row)
-    offset, shape = list(box.offset), list(box.shape)
-    offset[axis] += first
-    shape[axis] = last - first
-    return Box(tuple(offset), tuple(shape)), first * row
+        parts = [
+            np.ascontiguousarray(self._region.fetch(part.shifted(self._box.offset))).reshape(-1)
+            for part, _ in flat_range_boxes(self._box.shape, lo, hi)
+        ]
+        joined = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        return joined.view(np.uint8)[start - lo * itemsize : stop - lo * itemsize]

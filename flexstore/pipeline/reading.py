@@ -13,12 +13,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from flexstore.backends.base import Store
+from flexstore.collector import collector_paused
 from flexstore.core.box import Box
 from flexstore.core.checksum import block_crcs, crc32c
 from flexstore.core.manifest import Manifest
 from flexstore.core.region import Region
 from flexstore.errors import CorruptCheckpointError, ObjectNotFoundError, StoreError
-from flexstore.pipeline.memory import Bytes, host_bytes
+from flexstore.pipeline.memory import DEFAULT_BUDGET, Bytes, host_bytes
 from flexstore.pipeline.workers import run_workers
 from flexstore.planning.load import LoadPlan
 from flexstore.planning.spans import Span, batches_of, scattered, spans_of
@@ -37,7 +38,7 @@ class ReadOptions:
     """
 
     verify: bool = True
-    budget_nbytes: int = 256 << 20
+    budget_nbytes: int = DEFAULT_BUDGET
     progress: Callable[[int], None] | None = None
 
 
@@ -62,8 +63,9 @@ def read_plan(plan: LoadPlan, regions: Sequence[Region], store: Store, options: 
         CorruptCheckpointError: a block's checksum differs, or a file is missing or too short.
         StoreError: the storage failed.
     """
-    reader = _Reader(plan, regions, store, options)
-    requests = reader.requests()
+    with collector_paused():
+        reader = _Reader(plan, regions, store, options)
+        requests = reader.requests()
     run_workers(requests, reader.work, max(1, min(store.io.parallelism, options.budget_nbytes // store.io.read_nbytes)))
     return ReadStats(sum(r.nbytes for r in requests), len(requests))
 

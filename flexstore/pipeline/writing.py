@@ -17,10 +17,11 @@ from itertools import accumulate
 import numpy as np
 
 from flexstore.backends.base import Store, SupportsUpload, Upload
+from flexstore.collector import collector_paused
 from flexstore.core.checksum import block_count, block_nbytes, crc32c
 from flexstore.core.manifest import FileInfo
 from flexstore.core.region import Region
-from flexstore.pipeline.memory import Bytes, ItemBytes
+from flexstore.pipeline.memory import DEFAULT_BUDGET, Bytes, ItemBytes
 from flexstore.pipeline.workers import run_workers
 from flexstore.planning.files import FileLayout, WriteItem
 from flexstore.planning.receipts import Written
@@ -37,7 +38,7 @@ class WriteOptions:
         progress: called with the number of bytes that became written, from any thread.
     """
 
-    budget_nbytes: int = 256 << 20
+    budget_nbytes: int = DEFAULT_BUDGET
     progress: Callable[[int], None] | None = None
 
 
@@ -58,7 +59,8 @@ def write_files(
     Raises:
         StoreError: the storage failed; unfinished files are removed.
     """
-    jobs = [_FileJob(layout, regions, store.io.request_nbytes) for layout in layouts]
+    with collector_paused():
+        jobs = [_FileJob(layout, regions, store.io.request_nbytes) for layout in layouts]
     if jobs:
         if isinstance(store, SupportsUpload):
             _write_windows(jobs, store, store, options)

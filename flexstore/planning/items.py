@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,12 @@ class Survey:
     shape: Ints
     common: Mapping[str, Any] = field(default_factory=dict)
     common_paths: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def common_only(self) -> Survey:
+        """The same survey without tensors and boxes."""
+        return replace(
+            self, tensors=(), tensor=self.tensor[:0], offset=self.offset[:, :0].copy(), shape=self.shape[:, :0].copy()
+        )
 
     @classmethod
     def of(

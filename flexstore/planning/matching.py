@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from flexstore.core.manifest import Manifest, TensorInfo
+from flexstore.core.region import Region
 from flexstore.errors import StateMismatchError
 
 _SHOWN = 20
@@ -24,6 +25,10 @@ class Match:
     wanted: frozenset[str] = frozenset()
     missing: frozenset[str] = frozenset()
     mismatched: Mapping[str, str] = field(default_factory=dict)
+
+    def loadable(self, regions: Iterable[Region]) -> list[Region]:
+        """Those regions whose tensor is there and fits."""
+        return [region for region in regions if region.key not in self.missing and region.key not in self.mismatched]
 
     def unexpected(self, manifest: Manifest) -> tuple[str, ...]:
         """Names in the checkpoint that the state does not have."""
@@ -67,6 +72,8 @@ def _difference(stored: TensorInfo, wanted: TensorInfo, cast: bool) -> str | Non
         return f"shape {stored.shape} in the checkpoint, {wanted.shape} in the state"
     if stored.dtype != wanted.dtype and not cast:
         return f"dtype {stored.dtype} in the checkpoint, {wanted.dtype} in the state (cast=True converts)"
+    if stored.dtype.numpy.kind == "c" != wanted.dtype.numpy.kind:
+        return f"dtype {stored.dtype} cannot become {wanted.dtype} without losing the imaginary part"
     axes = (stored.declared_axis, wanted.declared_axis)
     if None not in axes and axes[0] != axes[1]:
         return f"declared axis {axes[0]} in the checkpoint, {axes[1]} in the state: one of them is transposed"

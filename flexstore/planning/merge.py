@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from flexstore.core.manifest import TensorInfo
@@ -22,8 +23,17 @@ def merge_tensors(surveys: Sequence[Survey]) -> tuple[TensorInfo, ...]:
         for info in survey.tensors:
             first = known.setdefault(info.key, info)
             if first is not info and first != info:
-                raise _disagreement(first, _rank_of(first, surveys), info, survey.rank)
+                known[info.key] = _agreed(first, info, surveys, survey.rank)
     return tuple(known[key] for key in sorted(known))
+
+
+def _agreed(first: TensorInfo, info: TensorInfo, surveys: Sequence[Survey], rank: int) -> TensorInfo:
+    """Two ranks' views of one tensor; an axis need not be declared by both."""
+    if first.declared_axis is None:
+        first = replace(first, declared_axis=info.declared_axis)
+    if first != info and (info.declared_axis is not None or replace(first, declared_axis=None) != info):
+        raise _disagreement(first, _rank_of(first, surveys), info, rank)
+    return first
 
 
 def merge_common(surveys: Sequence[Survey]) -> tuple[dict[str, Any], dict[str, tuple[str, ...]]]:
@@ -77,7 +87,7 @@ def _pairs(values: dict[Any, Any]) -> list[tuple[Any, Any]]:
 
 
 def _rank_of(info: TensorInfo, surveys: Sequence[Survey]) -> int:
-    return next(survey.rank for survey in surveys if any(info is other for other in survey.tensors))
+    return next(survey.rank for survey in surveys if any(info.key == other.key for other in survey.tensors))
 
 
 def _disagreement(a: TensorInfo, rank_a: int, b: TensorInfo, rank_b: int) -> InvalidStateError:

@@ -32,7 +32,12 @@ MAX_CUT_AXES = 8
 
 _HOLE = "leave a hole", "every element must be in a box: is a shard or a rank missing?"
 _OVERLAP = "overlap", "two boxes of one tensor must be the same (replicas) or disjoint"
-_TOO_MANY_AXES = f"cut it along more than {MAX_CUT_AXES} axes", "cut it along fewer axes, or merge axes of the tensor"
+_FEW_AXES = 4
+_MAX_CORNERS = 1 << 20  # of tensors cut along more axes than that: bounds what a hostile manifest can cost
+_TOO_MANY_AXES = (
+    f"cut it along more than {MAX_CUT_AXES} axes, or into too many boxes along more than {_FEW_AXES}",
+    "cut it along fewer axes, or merge axes of the tensor",
+)
 
 
 def check_tiling(
@@ -130,6 +135,8 @@ class _Tiling:
         if axis_count > MAX_CUT_AXES:
             return _Defect(int(np.argmax(chosen)), *_TOO_MANY_AXES)
         owner, start, stop, sign = self._signed_boxes(chosen, axis_count)
+        if axis_count > _FEW_AXES and len(owner) << axis_count > _MAX_CORNERS:
+            return _Defect(int(owner[0]), *_TOO_MANY_AXES)
         corner, parity = _corners(start, stop)
         owner = np.tile(owner, len(parity))
         left, excess = _left_over(pack([owner, *corner], len(owner)), np.outer(parity, sign).ravel())

@@ -88,19 +88,5 @@ def parcels(
     table = manifest.chunks
     for i, (region, row) in enumerate(zip(over.region.tolist(), over.chunk.tolist(), strict=True)):
         info = manifest.tensors[int(table.tensor[row])]
-        for box in _cut(over.box(i, len(info.shape)), max(1, limit_nbytes // info.dtype.itemsize)):
+        for box in over.box(i, len(info.shape)).pieces(limit_nbytes // info.dtype.itemsize):
             yield int(table.file[row]), Parcel(info.key, box, region, box.size * info.dtype.itemsize)
-
-
-def _cut(box: Box, limit: int) -> Iterator[Box]:
-    """Pieces of at most ``limit`` elements, cut along the outermost axes."""
-    if box.size <= limit:
-        yield box
-        return
-    axis = next(a for a, n in enumerate(box.shape) if n > 1)
-    rows = max(1, limit // (box.size // box.shape[axis]))
-    for start in range(0, box.shape[axis], rows):
-        offset, shape = list(box.offset), list(box.shape)
-        offset[axis] += start
-        shape[axis] = min(rows, box.shape[axis] - start)
-        yield from _cut(Box(tuple(offset), tuple(shape)), limit)

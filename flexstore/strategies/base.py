@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from flexstore.backends.base import Store
+from flexstore.collector import collector_paused
 from flexstore.core.manifest import FileInfo, Manifest
 from flexstore.core.region import Region
 from flexstore.pipeline.reading import ReadOptions, ReadStats, read_plan
@@ -61,7 +62,14 @@ class SaveStrategy(Protocol):
         """Write the foreign metadata that other programs read. The coordinator calls it, before the publish.
 
         Returns:
-            The objects written; they become part of the checkpoint.
+            The objects written, and those that `advertise` will write; they become part of the checkpoint.
+        """
+        ...
+
+    def advertise(self, manifest: Manifest, ctx: SaveContext) -> None:
+        """Write what other programs look for under a fixed name. The coordinator calls it right after the publish.
+
+        Before it, such a name could belong to a checkpoint that is still the published one.
         """
         ...
 
@@ -109,6 +117,9 @@ class FileFormat(ABC):
     def finalize(self, manifest: Manifest, ctx: SaveContext) -> Sequence[FileInfo]:
         """See `SaveStrategy.finalize`."""
 
+    def advertise(self, manifest: Manifest, ctx: SaveContext) -> None:  # noqa: B027  (most formats have nothing to do)
+        """See `SaveStrategy.advertise`."""
+
     @abstractmethod
     def detect(self, store: Store) -> bool:
         """See `LoadStrategy.detect`."""
@@ -119,7 +130,8 @@ class FileFormat(ABC):
 
     def write(self, items: Sequence[WriteItem], regions: Sequence[Region], ctx: SaveContext) -> Written:
         """See `SaveStrategy.write`."""
-        layouts = self.layout(items, ctx.rank, ctx.world_size, ctx.attempt)
+        with collector_paused():
+            layouts = self.layout(items, ctx.rank, ctx.world_size, ctx.attempt)
         by_index = {item.index: region for item, region in zip(items, regions, strict=True)}
         return write_files(layouts, by_index, ctx.store, ctx.options)
 

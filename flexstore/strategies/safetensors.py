@@ -99,9 +99,9 @@ class SafetensorsFormat(FileFormat):
         return [FileLayout(f"model-{attempt}-{rank:05d}{_SUFFIX}", (header, *ordered))]
 
     def finalize(self, manifest: Manifest, ctx: SaveContext) -> Sequence[FileInfo]:
-        """Write the index of a Hugging Face directory, if that is what the checkpoint is.
+        """Announce the index of a Hugging Face directory, if that is what the checkpoint is.
 
-        The index has a fixed name, which a later save replaces before it is published, so its bytes are not promised.
+        The index has a fixed name, which a later save replaces, so its bytes are not promised.
 
         Raises:
             CheckpointExistsError: another program's model is there, which the index would replace or be hidden by.
@@ -112,12 +112,12 @@ class SafetensorsFormat(FileFormat):
             raise CheckpointExistsError(
                 f"there is another program's model at {ctx.store.url}", hint="save to a directory of its own"
             )
-        files = np.array([file.name for file in manifest.files], np.object_)[manifest.chunks.file].tolist()
-        weight_map = {tensor.key: file for tensor, file in zip(manifest.tensors, files, strict=True)}
-        index = _Index(weight_map, {"total_size": manifest.nbytes, _MARK: manifest.attempt})
-        data = msgspec.json.format(msgspec.json.encode(index), indent=2)
-        ctx.store.put(INDEX_NAME, [data])
-        return (FileInfo(INDEX_NAME, len(data)),)
+        return (FileInfo(INDEX_NAME, len(_index_document(manifest))),)
+
+    def advertise(self, manifest: Manifest, ctx: SaveContext) -> None:
+        """Write the index that `finalize` announced."""
+        if any(file.name == INDEX_NAME for file in manifest.files):
+            ctx.store.put(INDEX_NAME, [_index_document(manifest)])
 
     def detect(self, store: Store) -> bool:
         """See `LoadStrategy.detect`. A broken foreign file or index counts: reading it will say what is wrong."""
@@ -146,6 +146,13 @@ class SafetensorsFormat(FileFormat):
             raise CheckpointNotFoundError(f"no safetensors checkpoint of another program at {store.url}")
         _check_parts(foreign)
         return _manifest(_merged(foreign))
+
+
+def _index_document(manifest: Manifest) -> bytes:
+    files = np.array([file.name for file in manifest.files], np.object_)[manifest.chunks.file].tolist()
+    weight_map = {tensor.key: file for tensor, file in zip(manifest.tensors, files, strict=True)}
+    index = _Index(weight_map, {"total_size": manifest.nbytes, _MARK: manifest.attempt})
+    return msgspec.json.format(msgspec.json.encode(index), indent=2)
 
 
 def _stored_name(item: WriteItem) -> str:

@@ -82,7 +82,10 @@ def test_e4_e7_d27_nested_plain_values_and_none_come_back_on_every_rank(four: Ou
 
 
 @pytest.mark.parametrize("source", ["load", "load from two"])
-def test_r3_r9_what_two_and_four_ranks_saved_is_loaded_by_three(source: str, four: Outcomes, three: Outcomes) -> None:
+def test_r3_r9_e14_what_two_and_four_ranks_saved_is_loaded_by_three(
+    source: str, four: Outcomes, three: Outcomes
+) -> None:
+    """What was replicated is loaded as padded, flattened ranges (E14), among all other changes of the cut."""
     assert [outcome["save"] for outcome in four] == [[TENSORS, 4]] * 4
     for outcome in three:
         assert outcome[source]["right before"] == []
@@ -110,13 +113,13 @@ def test_r1_three_ranks_reshard_from_memory_to_memory(direction: str, three: Out
         assert outcome[direction] == {"right before": [], "wrong": [], "step": 7}
 
 
-def test_l4_e14_data_parallel_models_need_no_fleet_and_are_stored_once(two: Outcomes, four: Outcomes) -> None:
+def test_l4_f3_data_parallel_models_need_no_fleet_and_are_stored_once(two: Outcomes, four: Outcomes) -> None:
     for outcome in two:
         assert outcome["save data parallel"]["tensors"] == outcome["save data parallel"]["chunks"] > 0
     assert not any(outcome["fleet"] for outcome in (*two, *four))
 
 
-def test_l3_d30_e12_training_goes_on_bit_for_bit_under_every_optimizer(four: Outcomes) -> None:
+def test_l3_d30_training_goes_on_bit_for_bit_under_every_optimizer(four: Outcomes) -> None:
     for outcome in four:
         assert outcome["load data parallel"] == {"right before": [], "wrong": []}
 

@@ -15,11 +15,10 @@ from flexstore.errors import (
     CorruptCheckpointError,
     GroupTimeoutError,
     InvalidStateError,
+    PluginError,
     StateMismatchError,
-    UnsupportedVersionError,
 )
 from flexstore.groups.threads import ThreadGroup, run
-from flexstore.pipeline.reading import ReadOptions
 from flexstore.testing import FaultyStore, InjectedFault, RecordingStore, expected, flip_bit
 from tests.stories_kit import STRATEGIES, URL, bits, handing, memory_store, names, outcomes
 
@@ -281,7 +280,7 @@ def test_m1_the_format_is_detected_and_naming_it_asserts_it(strategy: str) -> No
             fs.load(target, URL, name, storage_options=options)
             assert target["w"].all()
         else:
-            with pytest.raises(UnsupportedVersionError, match=f"in the format '{strategy}', not '{name}'"):
+            with pytest.raises(PluginError, match=f"in the format '{strategy}', not '{name}'"):
                 fs.load(target, URL, name, storage_options=options)
 
 
@@ -358,9 +357,7 @@ def test_r5_progress_and_report_agree_with_what_the_store_was_asked() -> None:
     store = saved({"w": np.zeros((64, 1000), np.float32), "b": np.zeros(7)})
     seen: list[int] = []
     target = {"w": rows("w", np.zeros((16, 1000), np.float32), 16, 64)}
-    report = fs.load(
-        target, URL, verify=False, storage_options=handing(store), options=ReadOptions(progress=seen.append)
-    )
+    report = fs.load(target, URL, verify=False, storage_options=handing(store), progress=seen.append)
     assert report.bytes_read == sum(seen) == store.nbytes("get_into") == 16 * 1000 * 4
     assert report.reads == len(seen) == store.count("get_into")
     assert report.seconds > 0

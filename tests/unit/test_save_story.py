@@ -23,7 +23,6 @@ from flexstore.errors import (
 )
 from flexstore.frameworks import describe
 from flexstore.groups.threads import ThreadGroup, run
-from flexstore.pipeline.writing import WriteOptions
 from flexstore.testing import RecordingStore, expected
 from tests.stories_kit import (
     STRATEGIES,
@@ -60,10 +59,10 @@ def state_of(step: int) -> dict[str, Any]:
 @pytest.mark.parametrize("name", ["save", "load", "reshard", "open_checkpoint"])
 def test_e3_the_parameters_of_the_stories_are_pinned(name: str) -> None:
     parameters = {
-        "save": "state url strategy * group overwrite check_replicas storage_options options",
-        "load": "state url strategy * group strict cast verify storage_options options",
+        "save": "state url strategy * group overwrite check_replicas storage_options budget_nbytes progress",
+        "load": "state url strategy * group strict cast verify storage_options budget_nbytes progress",
         "reshard": "src_state dst_state * group strict cast check_replicas budget_nbytes",
-        "open_checkpoint": "url * storage_options",
+        "open_checkpoint": "url * strategy storage_options",
     }[name].split()
     found = inspect.signature(getattr(fs, name)).parameters.values()
     positional = parameters[: parameters.index("*")]
@@ -367,8 +366,8 @@ def test_a_large_item_that_is_not_contiguous_is_stored_right(strategy: str) -> N
     state = {"turned": base.T, "every other": base[:, ::2], "backwards": base[::-1, ::-1], "plain": base}
     options = handing(memory_store())
     progress: list[int] = []
-    settings = WriteOptions(budget_nbytes=0, progress=progress.append)
-    checkpoint = fs.save(state, URL, strategy, storage_options=options, options=settings).result()
+    pending = fs.save(state, URL, strategy, storage_options=options, budget_nbytes=0, progress=progress.append)
+    checkpoint = pending.result()
     assert stored(URL, storage_options=options) == {key: bits(values) for key, values in state.items()}
     data = {chunk.file for tensor in checkpoint.values() for chunk in tensor.chunks}
     assert sum(progress) == sum(info.nbytes for info in checkpoint.manifest.files if info.name in data)

@@ -52,12 +52,13 @@ class DistcpFormat(FileFormat):
             )
         state = read_metadata(store, newest)
         files = data_files(state, {info.name: info.nbytes for info in objects})
-        table = build_chunk_table(state.tensors, files, chunks_of(store, state, files))
+        listed = (FileInfo(newest.name, newest.nbytes), *files)  # what makes it exist comes first, also in a delete
+        table = build_chunk_table(state.tensors, listed, chunks_of(store, state, files))
         return Manifest(
             attempt="",
             strategy=self.name,
             tensors=state.tensors,
-            files=(*files, FileInfo(newest.name, newest.nbytes)),
+            files=listed,
             chunks=table,
             created=newest.modified,
             world_size=max(1, len(files)),
