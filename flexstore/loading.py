@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from operator import add
 from os import PathLike
 from typing import Any, Literal
 
@@ -20,7 +19,7 @@ from flexstore.collector import collector_paused
 from flexstore.core.aliasing import is_same_memory, overlaps_itself, sharing
 from flexstore.core.box import Box
 from flexstore.core.manifest import Manifest
-from flexstore.core.region import HostArray, Region
+from flexstore.core.region import Array, HostArray, Region
 from flexstore.core.state import restore
 from flexstore.errors import InvalidStateError
 from flexstore.frameworks import Description, describe
@@ -109,8 +108,8 @@ def load(
         with collector_paused():
             plan = plan_load(manifest, [(region.key, region.box) for region in regions])
         stats = reader.read(plan, regions, context)
-        for region, other in tied:
-            _check_tied(region, other, manifest, reader, context)
+        for region in tied:
+            _check_tied(region, manifest, reader, context)
         return stats
 
     stats: Sequence[ReadStats] = ranks.step("read", read)
@@ -148,8 +147,11 @@ def agree_match(
     return found
 
 
-def distinct_targets(regions: Sequence[Region]) -> tuple[list[Region], list[tuple[Region, Region]]]:
-    """The regions to fill, and pairs of a filled one and one that is the same memory under another name.
+@collector_paused()
+def distinct_targets(regions: Sequence[Region]) -> tuple[list[Region], list[Region]]:
+    """The regions to fill, and those that are the very memory of one of them under another name (tied weights).
+
+    What belongs into the latter is only compared with what they hold then: see `check_tied_values`.
 
     Raises:
         InvalidStateError: regions share memory in any other way.
@@ -157,12 +159,12 @@ def distinct_targets(regions: Sequence[Region]) -> tuple[list[Region], list[tupl
     for region in regions:
         if overlaps_itself(region):
             raise InvalidStateError(
-                f"'{region.key}' {region.box} is an expanded tensor: several elements share one place in memory",
+                f"'{region.key}' {region.box} is expanded: several of its elements share one place in memory",
                 key=region.key,
                 box=region.box,
                 hint="load into a copy of it",
             )
-    tied: dict[int, tuple[Region, Region]] = {}
+    tied: set[int] = set()
     for one, other in sharing(regions):
         if not is_same_memory(one, other):
             raise InvalidStateError(
@@ -171,21 +173,34 @@ def distinct_targets(regions: Sequence[Region]) -> tuple[list[Region], list[tupl
                 box=other.box,
                 hint="load into tensors of their own",
             )
-        tied.setdefault(id(other), (one, other))
-    return [region for region in regions if id(region) not in tied], list(tied.values())
+        tied.add(id(other))
+    filled = [region for region in regions if id(region) not in tied]
+    return filled, [region for region in regions if id(region) in tied]
 
 
-def _check_tied(region: Region, other: Region, manifest: Manifest, reader: LoadStrategy, context: LoadContext) -> None:
-    """The checkpoint must hold under the second name what was just loaded under the first."""
-    shift = [a - b for a, b in zip(region.box.offset, other.box.offset, strict=True)]
-    for part in other.box.pieces(context.options.budget_nbytes // (2 * other.dtype.itemsize)):
-        values = np.empty(part.shape, other.dtype.numpy)
-        scratch = Region(other.key, part, HostArray(values, other.dtype))
-        reader.read(plan_load(manifest, [(other.key, part)]), [scratch], context)
-        if region.fetch(Box(tuple(map(add, part.offset, shift)), part.shape)).tobytes() != values.tobytes():
-            raise InvalidStateError(
-                f"'{region.key}' and '{other.key}' are one tensor in the state, but two in the checkpoint",
-                key=other.key,
-                box=part,
-                hint="untie them, or leave one of the two names out of the state",
-            )
+def check_tied_values(region: Region, part: Box, values: Array) -> None:
+    """What is stored under a second name of a tensor must be what was filled in under its first.
+
+    Args:
+        region: of the second name.
+        part: the box of it that ``values`` belong to.
+        values: of the region's dtype.
+
+    Raises:
+        InvalidStateError: the bytes differ.
+    """
+    if region.fetch(part).tobytes() != values.tobytes():
+        raise InvalidStateError(
+            f"'{region.key}' is another name of a tensor of the state, but other values are stored under it",
+            key=region.key,
+            box=part,
+            hint="untie the two, or leave one of the names out of the state",
+        )
+
+
+def _check_tied(region: Region, manifest: Manifest, reader: LoadStrategy, context: LoadContext) -> None:
+    for part in region.box.pieces(context.options.budget_nbytes // (2 * region.dtype.itemsize)):
+        values = np.empty(part.shape, region.dtype.numpy)
+        scratch = Region(region.key, part, HostArray(values, region.dtype))
+        reader.read(plan_load(manifest, [(region.key, part)]), [scratch], context)
+        check_tied_values(region, part, values)

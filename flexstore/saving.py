@@ -102,7 +102,8 @@ def save(
         InvalidStateError: the state contradicts itself, or the ranks' states or arguments do not fit together.
         GroupTimeoutError: some ranks did not call; it names them. If that happens in the step "publish", the
             checkpoint may have been published all the same.
-        StoreError: the storage failed. Nothing was published then, and an old checkpoint is as it was.
+        StoreError: the storage failed. Nothing was published then, and an old checkpoint is as it was, except if only
+            what is written under fixed names for other programs (the index of a Hugging Face directory) failed.
     """
     ranks = Coordinator(resolve_group(group))
     described = ranks.local("describe", lambda: _Described.of(state, url, storage_options, ranks, strategy))

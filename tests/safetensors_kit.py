@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,7 @@ def info(dtype: str, shape: Sequence[int], start: int, stop: int) -> dict[str, A
 def write_checkpoint(
     store: Store, arrays: Mapping[str, np.ndarray], boxes: Sequence[Sequence[tuple[str, Box]]], attempt: str = "7"
 ) -> Manifest:
-    """Save ``arrays`` as a job of ``len(boxes)`` ranks would, up to the publish; ``boxes[r]`` is what rank r writes."""
+    """Save ``arrays`` as a job of ``len(boxes)`` ranks would, all but the manifest; ``boxes[r]`` is what rank r writes."""
     fmt, chunks, files = SafetensorsFormat(), [], []
     for rank, held in enumerate(boxes):
         items = [
@@ -50,8 +51,10 @@ def write_checkpoint(
     tensors = tuple(TensorInfo(key, dtype_of(array.dtype), array.shape) for key, array in arrays.items())
     table = build_chunk_table(tensors, files, chunks)
     manifest = Manifest(attempt, fmt.name, tensors, tuple(files), table, world_size=len(boxes))
-    written = fmt.finalize(manifest, SaveContext(store, attempt, 0, len(boxes), WriteOptions()))
-    return Manifest(attempt, fmt.name, tensors, (*files, *written), table, world_size=len(boxes))
+    context = SaveContext(store, attempt, 0, len(boxes), WriteOptions())
+    manifest = replace(manifest, files=(*files, *fmt.finalize(manifest, context)))
+    fmt.advertise(manifest, context)
+    return manifest
 
 
 def whole(arrays: Mapping[str, np.ndarray]) -> list[tuple[str, Box]]:

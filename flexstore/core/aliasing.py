@@ -13,9 +13,20 @@ from flexstore.core.region import Array, Region
 
 
 def overlaps_itself(region: Region) -> bool:
-    """True if one element of the memory stands for several of the region (an expanded tensor)."""
+    """True if elements of the region may share memory (an expanded tensor, sliding windows).
+
+    Never true of what slicing, transposing and reversing make of an array: there, each axis steps over all that the
+    axes of smaller steps reach.
+    """
     host = region.array.host
-    return host is not None and any(n > 1 and stride == 0 for n, stride in zip(host.shape, host.strides, strict=True))
+    if host is None:
+        return False
+    reach = host.itemsize
+    for step, extent in sorted((abs(step), n) for step, n in zip(host.strides, host.shape, strict=True) if n > 1):
+        if step < reach:
+            return True
+        reach += step * (extent - 1)
+    return False
 
 
 def sharing(regions: Sequence[Region], others: Sequence[Region] | None = None) -> Iterator[tuple[Region, Region]]:
@@ -25,17 +36,25 @@ def sharing(regions: Sequence[Region], others: Sequence[Region] | None = None) -
         regions: where to look.
         others: if given, pairs of one of ``regions`` and one of these; else pairs of two of ``regions``.
     """
-    spans = [(*_extent(host), 0, region, host) for region in regions if (host := region.host()) is not None]
-    if others is not None:
-        spans += [(*_extent(host), 1, region, host) for region in others if (host := region.host()) is not None]
-    spans.sort(key=lambda span: span[:2])
+    sides = [regions] if others is None else [regions, others]
+    held = [
+        (side, region, host)
+        for side, some in enumerate(sides)
+        for region in some
+        if (host := region.host()) is not None
+    ]
+    extents = np.array([_extent(host) for *_, host in held], np.int64).reshape(-1, 2)
+    order = np.lexsort((extents[:, 1], extents[:, 0]))
+    start, stop = extents[order].T
+    if (start[1:] >= np.maximum.accumulate(stop)[:-1]).all():
+        return  # nothing even touches; looked at all at once, because states are large
     reaching: list[tuple[int, int, Region, Array]] = []  # those that may still overlap what comes next
-    for start, stop, side, region, host in spans:
-        reaching = [entry for entry in reaching if entry[0] > start]
+    for at, (side, region, host) in zip(start.tolist(), (held[i] for i in order), strict=True):
+        reaching = [entry for entry in reaching if entry[0] > at]
         for _, other_side, other, other_host in reaching:
             if (others is None or side != other_side) and np.shares_memory(host, other_host):
                 yield (other, region) if other_side <= side else (region, other)
-        reaching.append((stop, side, region, host))
+        reaching.append((_extent(host)[1], side, region, host))
 
 
 def is_same_memory(one: Region, other: Region) -> bool:

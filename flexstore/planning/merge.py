@@ -32,7 +32,7 @@ def _agreed(first: TensorInfo, info: TensorInfo, surveys: Sequence[Survey], rank
     if first.declared_axis is None:
         first = replace(first, declared_axis=info.declared_axis)
     if first != info and (info.declared_axis is not None or replace(first, declared_axis=None) != info):
-        raise _disagreement(first, _rank_of(first, surveys), info, rank)
+        raise _disagreement(first, info, surveys, rank)
     return first
 
 
@@ -86,18 +86,15 @@ def _pairs(values: dict[Any, Any]) -> list[tuple[Any, Any]]:
     return sorted(values.items(), key=lambda pair: repr(pair[0]))
 
 
-def _rank_of(info: TensorInfo, surveys: Sequence[Survey]) -> int:
-    return next(survey.rank for survey in surveys if any(info.key == other.key for other in survey.tensors))
-
-
-def _disagreement(a: TensorInfo, rank_a: int, b: TensorInfo, rank_b: int) -> InvalidStateError:
-    differing = [name for name in ("dtype", "shape", "declared_axis", "path") if getattr(a, name) != getattr(b, name)]
-    name = differing[0]
+def _disagreement(a: TensorInfo, b: TensorInfo, surveys: Sequence[Survey], rank: int) -> InvalidStateError:
+    name = next(name for name in ("dtype", "shape", "declared_axis", "path") if getattr(a, name) != getattr(b, name))
+    before, now = getattr(a, name), getattr(b, name)
+    first = next(s.rank for s in surveys for t in s.tensors if t.key == a.key and getattr(t, name) == before)
     kind = KeyCollisionError if name == "path" else InvalidStateError
     return kind(
-        f"ranks {rank_a} and {rank_b} disagree about the {name} of a tensor: {getattr(a, name)} and {getattr(b, name)}",
+        f"ranks {first} and {rank} disagree about the {name} of a tensor: {before} and {now}",
         key=a.key,
-        rank=rank_b,
+        rank=rank,
         hint="all shards of a tensor describe the same global tensor; different tensors need different keys",
     )
 

@@ -52,15 +52,36 @@ def plain(*values: Mapping[str, Any]) -> list[Survey]:
     [
         (tensor("w", 4, dtype="bfloat16"), "dtype of a tensor: float32 and bfloat16"),
         (tensor("w", 5), r"shape of a tensor: \(4,\) and \(5,\)"),
-        (tensor("w", 4, declared_axis=0), "declared_axis of a tensor: None and 0"),
+        (tensor("w", 4, declared_axis=0), "declared_axis of a tensor: 1 and 0"),
     ],
 )
 def test_r2_ranks_that_disagree_about_a_tensor_are_named(other: TensorInfo, text: str) -> None:
-    surveys = [whole(0), whole(1, tensor("w", 4)), whole(2, tensor("w", 4)), whole(3, other)]
+    w = tensor("w", 4, declared_axis=1)
+    surveys = [whole(0), whole(1, w), whole(2, w), whole(3, other)]
     with pytest.raises(InvalidStateError, match=f"ranks 1 and 3 disagree about the {text}") as caught:
         plan_save(surveys)
     assert (caught.value.key, caught.value.rank) == ("w", 3)
     assert type(caught.value) is InvalidStateError
+
+
+@pytest.mark.parametrize("axes", [(None, 0), (0, None), (None, 0, None, 0)])
+def test_r6_an_axis_need_not_be_declared_by_all_ranks(axes: Sequence[int | None]) -> None:
+    surveys = [whole(rank, tensor("w", 4, declared_axis=axis)) for rank, axis in enumerate(axes)]
+    assert plan_save(surveys).tensors == (tensor("w", 4, declared_axis=0),)
+
+
+@pytest.mark.parametrize("axes", [(None, 0, 1), (0, None, 1), (None, None, 0, 1)])
+def test_r6_an_axis_declared_in_two_ways_is_refused_whoever_leaves_it_out(axes: Sequence[int | None]) -> None:
+    surveys = [whole(rank, tensor("w", 4, declared_axis=axis)) for rank, axis in enumerate(axes)]
+    with pytest.raises(InvalidStateError, match="declared_axis of a tensor: 0 and 1") as caught:
+        plan_save(surveys)
+    assert (caught.value.key, caught.value.rank) == ("w", len(axes) - 1)
+
+
+@pytest.mark.parametrize("changes", [{"dtype": "int8"}, {"path": ("v", "w")}])
+def test_r2_a_declared_axis_hides_no_other_difference(changes: Mapping[str, Any]) -> None:
+    with pytest.raises(InvalidStateError, match=f"disagree about the {next(iter(changes))}"):
+        plan_save([whole(0, tensor("w", 4)), whole(1, tensor("w", 4, declared_axis=0, **changes))])
 
 
 def test_d16_one_key_at_two_places_of_the_state_collides() -> None:
