@@ -15,7 +15,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from flexstore.backends.base import Store
-from flexstore.collector import collector_paused
 from flexstore.core.checksum import digest_of
 from flexstore.core.manifest import MANIFEST_NAME, FileInfo, Manifest
 from flexstore.core.manifest_json import decode, encode
@@ -80,8 +79,7 @@ class Attempt:
         """
         try:
             self._check_files(receipts)
-            with collector_paused():
-                manifest, document = self._document(plan, receipts, finalize)
+            manifest, document = self._document(plan, receipts, finalize)
             superseded = readable_published(self.store) if self.overwrite else None
         except BaseException:
             self.discard()

@@ -54,6 +54,7 @@ class LoadReport:
     seconds: float
 
 
+@collector_paused()
 def load(
     state: Any,
     url: str | PathLike[str],
@@ -105,8 +106,7 @@ def load(
     context = LoadContext(store, ReadOptions(verify, budget_nbytes, progress))
 
     def read() -> ReadStats:
-        with collector_paused():
-            plan = plan_load(manifest, [(region.key, region.box) for region in regions])
+        plan = plan_load(manifest, [(region.key, region.box) for region in regions])
         stats = reader.read(plan, regions, context)
         for region in tied:
             _check_tied(region, manifest, reader, context)
@@ -147,7 +147,6 @@ def agree_match(
     return found
 
 
-@collector_paused()
 def distinct_targets(regions: Sequence[Region]) -> tuple[list[Region], list[Region]]:
     """The regions to fill, and those that are the very memory of one of them under another name (tied weights).
 

@@ -65,6 +65,7 @@ class PendingSave:
         return self._reopen()
 
 
+@collector_paused()
 def save(
     state: Any,
     url: str | PathLike[str],
@@ -205,8 +206,7 @@ def _agree(described: _Described, ranks: Coordinator, overwrite: bool) -> tuple[
         plan = replace(plans[key], common=common, common_paths=paths)
     else:
         surveys: list[Survey] = ranks.step("survey", lambda: described.survey)
-        with collector_paused():
-            plan = plan_save(surveys, splits_replicas=described.strategy.splits_replicas)
+        plan = plan_save(surveys, splits_replicas=described.strategy.splits_replicas)
     _PLANS.put(key, plan)
     return plan, heard[0].attempt
 
@@ -236,8 +236,7 @@ def _write(
 ) -> Receipt:
     """Write this rank's items; digest what it holds but another rank writes."""
     memory = RegionIndex(regions)
-    with collector_paused():
-        items = plan.items_of(context.rank)
+    items = plan.items_of(context.rank)
     written = strategy.write(items, [memory.find(item.key, item.box) for item in items], context)
     held = plan.replicas_of(context.rank) if check_replicas else []
     return Receipt(context.rank, written, digest_items(held, [memory.find(item.key, item.box) for item in held]))

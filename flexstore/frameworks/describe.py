@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from flexstore.collector import collector_paused
 from flexstore.core.manifest import TensorInfo
 from flexstore.core.plain import Plain
 from flexstore.core.region import LocalArray, Region, regions_of
@@ -37,7 +36,6 @@ class Description:
     common_paths: Mapping[str, Path]
 
 
-@collector_paused()
 def describe(state: Any, *, writable: bool = False) -> Description:
     """Name everything in a nested state and find its memory.
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from flexstore.backends.base import Store
-from flexstore.collector import collector_paused
 from flexstore.core.box import Box
 from flexstore.core.checksum import block_crcs, crc32c
 from flexstore.core.manifest import Manifest
@@ -63,9 +62,8 @@ def read_plan(plan: LoadPlan, regions: Sequence[Region], store: Store, options: 
         CorruptCheckpointError: a block's checksum differs, or a file is missing or too short.
         StoreError: the storage failed.
     """
-    with collector_paused():
-        reader = _Reader(plan, regions, store, options)
-        requests = reader.requests()
+    reader = _Reader(plan, regions, store, options)
+    requests = reader.requests()
     run_workers(requests, reader.work, max(1, min(store.io.parallelism, options.budget_nbytes // store.io.read_nbytes)))
     return ReadStats(sum(r.nbytes for r in requests), len(requests))
 

@@ -17,7 +17,6 @@ from itertools import accumulate
 import numpy as np
 
 from flexstore.backends.base import Store, SupportsUpload, Upload
-from flexstore.collector import collector_paused
 from flexstore.core.checksum import block_count, block_nbytes, crc32c
 from flexstore.core.manifest import FileInfo
 from flexstore.core.region import Region
@@ -59,8 +58,7 @@ def write_files(
     Raises:
         StoreError: the storage failed; unfinished files are removed.
     """
-    with collector_paused():
-        jobs = [_FileJob(layout, regions, store.io.request_nbytes) for layout in layouts]
+    jobs = [_FileJob(layout, regions, store.io.request_nbytes) for layout in layouts]
     if jobs:
         if isinstance(store, SupportsUpload):
             _write_windows(jobs, store, store, options)

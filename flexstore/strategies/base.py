@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from flexstore.backends.base import Store
-from flexstore.collector import collector_paused
 from flexstore.core.manifest import FileInfo, Manifest
 from flexstore.core.region import Region
 from flexstore.pipeline.reading import ReadOptions, ReadStats, read_plan
@@ -130,8 +129,7 @@ class FileFormat(ABC):
 
     def write(self, items: Sequence[WriteItem], regions: Sequence[Region], ctx: SaveContext) -> Written:
         """See `SaveStrategy.write`."""
-        with collector_paused():
-            layouts = self.layout(items, ctx.rank, ctx.world_size, ctx.attempt)
+        layouts = self.layout(items, ctx.rank, ctx.world_size, ctx.attempt)
         by_index = {item.index: region for item, region in zip(items, regions, strict=True)}
         return write_files(layouts, by_index, ctx.store, ctx.options)
 

@@ -59,22 +59,20 @@ def layout(items: Sequence[WriteItem], rank: int, world_size: int, attempt: str)
 
 
 def _segments(items: Sequence[WriteItem]) -> Iterator[bytes | WriteItem]:
+    keys = [emit.text(item.key) for item in items]
     position = 0
     before = _START
-    for item in items:
-        before += _array_start(item)
+    for item, key in zip(items, keys, strict=True):
+        before += key + _EMPTY_ARRAY + _VERSION + emit.integers(item.box.shape) + _element_type(item.dtype) + op.FALSE
         head = emit.payload_head(item.nbytes)
         before += emit.padding(position + len(before), len(head), ALIGNMENT) + head
         yield before
         yield item
         position += len(before) + item.nbytes
         before = _ARRAY_END
-    yield before + _name_table(items) + op.STOP
-
-
-def _array_start(item: WriteItem) -> bytes:
-    shape = emit.integers(item.box.shape)
-    return emit.text(item.key) + _EMPTY_ARRAY + _VERSION + shape + _element_type(item.dtype) + op.FALSE
+    # Paddle's table from keys to parameter names, which are the same here.
+    pairs = b"".join(key + key + op.SETITEM for key in keys)
+    yield before + emit.text(NAME_TABLE) + op.EMPTY_DICT + pairs + op.SETITEM + op.STOP
 
 
 @cache
@@ -87,9 +85,3 @@ def _element_type(dtype: DType) -> bytes:
         + emit.sequence([emit.integer(3), emit.text(numpy_type[0]), *[op.NONE] * 3, *[_MINUS_ONE] * 2, emit.integer(0)])
         + op.BUILD
     )
-
-
-def _name_table(items: Sequence[WriteItem]) -> bytes:
-    """Paddle's table from keys to parameter names, which are the same here."""
-    pairs = b"".join(emit.text(item.key) * 2 + op.SETITEM for item in items)
-    return emit.text(NAME_TABLE) + op.EMPTY_DICT + pairs + op.SETITEM

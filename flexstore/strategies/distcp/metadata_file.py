@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from flexstore.backends.base import ObjectInfo, Store
+from flexstore.core.dtypes import DTYPES
 from flexstore.core.manifest import Manifest, TensorInfo
 from flexstore.strategies.distcp import emit
 from flexstore.strategies.distcp import opcodes as op
@@ -43,6 +44,7 @@ _RECORD_END = op.SETITEMS + op.BUILD
 _METADATA_START = _MEMO[TENSOR_METADATA] + _RECORD_START
 _INDEX_START = _MEMO[TENSOR_INDEX] + _RECORD_START + _MEMO["replica_id"] + op.NONE + _MEMO["tensor_key"]
 _GLOBAL_OFFSET, _LOCAL_SHAPE = _MEMO["global_offset"], _MEMO["local_shape"]
+_DTYPES = {name: _MEMO["dtype"] + emit.text(name) for name in DTYPES}
 _NOT_FLATTENED = _MEMO["is_flattened"] + op.FALSE + _MEMO["flattened_range"] + op.NONE
 
 
@@ -59,9 +61,9 @@ def metadata_bytes(manifest: Manifest) -> bytes:
             _MARKED,
             emit.text(manifest.attempt),
             op.SETITEM,
-            _dict("state_dict_metadata", (described for described, _ in tensors)),
-            _dict("storage_metadata", (placed for _, placed in tensors)),
-            _dict("flat_mapping", (_path(tensor) for tensor in manifest.tensors)),
+            _dict("state_dict_metadata", (described for described, _, _ in tensors)),
+            _dict("storage_metadata", (placed for _, placed, _ in tensors)),
+            _dict("flat_mapping", (path for _, _, path in tensors)),
             op.BUILD,
             op.STOP,
         )
@@ -72,8 +74,8 @@ def _dict(name: str, entries: Iterator[bytes]) -> bytes:
     return emit.text(name) + op.EMPTY_DICT + b"".join(entries) + op.SETITEM
 
 
-def _tensors(manifest: Manifest) -> Iterator[tuple[bytes, bytes]]:
-    """Per tensor: its entry in ``state_dict_metadata``, and its entries in ``storage_metadata``."""
+def _tensors(manifest: Manifest) -> Iterator[tuple[bytes, bytes, bytes]]:
+    """Per tensor: its entry in ``state_dict_metadata``, those in ``storage_metadata``, and that in ``flat_mapping``."""
     table = manifest.chunks
     offsets, shapes, files = table.offset.T.tolist(), table.shape.T.tolist(), table.file.tolist()
     names = [emit.text(file.name) + op.SETITEM for file in manifest.files]
@@ -85,7 +87,8 @@ def _tensors(manifest: Manifest) -> Iterator[tuple[bytes, bytes]]:
         described = [_METADATA_START + box + end + op.APPEND for box in boxes or [_box([0] * ndim, tensor.shape)]]
         start = _INDEX_START + key
         placed = [start + box + _RECORD_END + names[files[row]] for row, box in zip(rows, boxes, strict=True)]
-        yield key + op.EMPTY_LIST + b"".join(described) + op.SETITEM, b"".join(placed)
+        path = emit.sequence([key] if tensor.path is None else [emit.text(piece) for piece in tensor.path])
+        yield key + op.EMPTY_LIST + b"".join(described) + op.SETITEM, b"".join(placed), key + path + op.SETITEM
 
 
 def _box(offset: Sequence[int], shape: Sequence[int]) -> bytes:
@@ -95,9 +98,4 @@ def _box(offset: Sequence[int], shape: Sequence[int]) -> bytes:
 
 def _global(tensor: TensorInfo) -> bytes:
     """The fields that all boxes of a tensor share."""
-    return _MEMO["dtype"] + emit.text(tensor.dtype.name) + _MEMO["global_shape"] + emit.integers(tensor.shape)
-
-
-def _path(tensor: TensorInfo) -> bytes:
-    pieces = tensor.path or (tensor.key,)
-    return emit.text(tensor.key) + emit.sequence([emit.text(piece) for piece in pieces]) + op.SETITEM
+    return _DTYPES[tensor.dtype.name] + _MEMO["global_shape"] + emit.integers(tensor.shape)
