@@ -207,10 +207,12 @@ def _published_id(store: Store) -> str | None:
 def remove_files(store: Store, manifest: Manifest, keep: Manifest | None = None) -> None:
     """Remove the files of a checkpoint that is not published any more, except those that ``keep`` names too.
 
-    Failures are not errors: what remains is garbage that no manifest names.
+    Those without tensors go first: by them other programs find the rest. Failures are not errors: what remains is
+    garbage that no manifest names.
     """
     kept = {file.name for file in keep.files} if keep else set()
-    for file in manifest.files:
+    holds_tensors = set(manifest.chunks.file.tolist())
+    for _, file in sorted(enumerate(manifest.files), key=lambda numbered: numbered[0] in holds_tensors):
         if file.name not in kept:
             with contextlib.suppress(StoreError):
                 store.delete(file.name)

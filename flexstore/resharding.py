@@ -7,22 +7,24 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
+from flexstore.collector import collector_paused
 from flexstore.core.aliasing import is_same_memory, sharing
+from flexstore.core.box import Box
 from flexstore.core.manifest import Ints, Manifest
-from flexstore.core.region import Region, RegionIndex
+from flexstore.core.region import Array, Region, RegionIndex
 from flexstore.core.state import restore
 from flexstore.errors import InvalidStateError
 from flexstore.frameworks import describe
 from flexstore.groups.base import ProcessGroup
 from flexstore.groups.coordinator import Coordinator
 from flexstore.groups.resolve import resolve_group
-from flexstore.loading import LoadReport, agree_match, distinct_targets
+from flexstore.loading import LoadReport, agree_match, check_tied_values, distinct_targets
 from flexstore.pipeline.digesting import digest_items
 from flexstore.pipeline.memory import Bytes, ItemBytes
 from flexstore.planning.load import plan_load
@@ -35,6 +37,7 @@ _LARGEST_PARCEL = 4 << 20
 _SMALLEST_PARCEL = 64 << 10
 
 
+@collector_paused()
 def reshard(
     src_state: Any,
     dst_state: Any,
@@ -59,7 +62,8 @@ def reshard(
         What was done; ``bytes_read`` counts what came from other ranks.
 
     Raises:
-        InvalidStateError: the source state contradicts itself, or the two states overlap in memory.
+        InvalidStateError: the source state contradicts itself, the two states overlap in memory, or the target's
+            tensors share memory in another way than `flexstore.load` allows.
         StateMismatchError: see ``strict``.
     """
     started = time.perf_counter()
@@ -72,10 +76,14 @@ def reshard(
         _check_replicas(ranks, plan, source.regions)
     manifest = memory_manifest(plan, ranks.rank)
     found = agree_match(ranks, manifest, target, strict, cast, "the source state")
-    regions = found.loadable(target.regions)
-    wanted = ranks.step("survey target", lambda: _wanted(manifest, source.regions, regions, budget_nbytes))
-    traffic = ranks.local("plan", lambda: _Traffic(ranks, plan, source.regions, regions, wanted))
-    received, messages = traffic.run()
+    filled, tied = ranks.local("check memory", lambda: _targets(source.regions, found.loadable(target.regions)))
+
+    def move(targets: Sequence[Region], take: _Take) -> tuple[int, int]:
+        wanted = ranks.step("survey target", lambda: _wanted(manifest, targets, budget_nbytes))
+        return ranks.local("plan", lambda: _Traffic(ranks, plan, source.regions, targets, take, wanted)).run()
+
+    moved = move(filled, Region.store), move(tied, check_tied_values)
+    received, messages = map(sum, zip(*moved, strict=True))
     restore(dst_state, {name: manifest.common[name] for name in target.common if name in manifest.common})
     return LoadReport(
         missing=tuple(sorted(found.missing)),
@@ -106,16 +114,18 @@ class _Wanted:
     budget_nbytes: int
 
 
-def _wanted(manifest: Manifest, sources: Sequence[Region], regions: Sequence[Region], budget_nbytes: int) -> _Wanted:
-    _refuse_aliases(sources, regions)
+def _wanted(manifest: Manifest, regions: Sequence[Region], budget_nbytes: int) -> _Wanted:
     plan = plan_load(manifest, [(region.key, region.box) for region in regions])
     tensor = np.fromiter((manifest.index[r.key] for r in regions), np.int64, len(regions))
     return _Wanted(tensor, plan.wanted_offset, plan.wanted_shape, budget_nbytes)
 
 
-def _refuse_aliases(sources: Sequence[Region], targets: Sequence[Region]) -> None:
-    """A target that overlaps a source in memory would be read after it was overwritten."""
-    distinct_targets(targets)
+def _targets(sources: Sequence[Region], targets: Sequence[Region]) -> tuple[list[Region], list[Region]]:
+    """The targets as `distinct_targets` tells them apart.
+
+    Raises:
+        InvalidStateError: one overlaps a source in memory, which would be read after it was overwritten.
+    """
     for source, target in sharing(sources, targets):
         if (source.key, source.box) != (target.key, target.box) or not is_same_memory(source, target):
             raise InvalidStateError(
@@ -124,6 +134,11 @@ def _refuse_aliases(sources: Sequence[Region], targets: Sequence[Region]) -> Non
                 box=target.box,
                 hint="copy the source first",
             )
+    return distinct_targets(targets)
+
+
+_Take: TypeAlias = Callable[[Region, Box, Array], None]
+"""What a rank does with the values of a box of one of its regions."""
 
 
 class _Traffic:
@@ -135,9 +150,10 @@ class _Traffic:
         plan: SavePlan,
         sources: Sequence[Region],
         targets: Sequence[Region],
+        take: _Take,
         wanted: Sequence[_Wanted],
     ) -> None:
-        self.ranks, self.targets = ranks, targets
+        self.ranks, self.targets, self.take = ranks, targets, take
         self.dtypes = {tensor.key: tensor.dtype.numpy for tensor in plan.tensors}
         self.sources = RegionIndex(sources)
         # Half the budget is for what comes in, half for what goes out, shared by all pairs of ranks.
@@ -154,19 +170,22 @@ class _Traffic:
 
     def run(self) -> tuple[int, int]:
         """Move everything; returns bytes and messages received from other ranks."""
-        me = self.ranks.rank
-        self.receives.pop(me)
-        for parcel in (parcel for batch in self.sends.pop(me) for parcel in batch):
-            self._store(parcel, self._read(parcel))
-        mine = max((len(r) for r in (*self.sends.values(), *self.receives.values())), default=0)
         received = messages = 0
-        for number in range(max(self.ranks.step("count rounds", lambda: mine))):
+        for number in range(max(self.ranks.step("copy what stays", self._copy_own))):
             nbytes, count = self._round(
                 {rank: cut[number] for rank, cut in self.sends.items() if number < len(cut)},
                 {rank: cut[number] for rank, cut in self.receives.items() if number < len(cut)},
             )
             received, messages = received + nbytes, messages + count
         return received, messages
+
+    def _copy_own(self) -> int:
+        """What this rank has itself; returns how many rounds the rest takes."""
+        me = self.ranks.rank
+        self.receives.pop(me)
+        for parcel in (parcel for batch in self.sends.pop(me) for parcel in batch):
+            self._store(parcel, self._read(parcel))
+        return max((len(cut) for cut in (*self.sends.values(), *self.receives.values())), default=0)
 
     def _round(self, sends: dict[int, list[Parcel]], receives: dict[int, list[Parcel]]) -> tuple[int, int]:
         incoming = {rank: np.empty(sum(p.nbytes for p in cut), np.uint8) for rank, cut in receives.items()}
@@ -192,7 +211,7 @@ class _Traffic:
     def _store(self, parcel: Parcel, data: Bytes) -> None:
         region = self.targets[parcel.region]
         values = data.view(self.dtypes[parcel.key]).reshape(parcel.box.shape)
-        region.store(parcel.box, values.astype(region.dtype.numpy, copy=False))
+        self.take(region, parcel.box, values.astype(region.dtype.numpy, copy=False))
 
 
 def _cut(manifest: Manifest, want: _Wanted, limit: int) -> dict[int, list[Parcel]]:

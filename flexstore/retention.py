@@ -2,8 +2,9 @@
 
 Garbage is exactly what no manifest names and is older than a grace period: files of attempts that were never
 published, or that were replaced by a saver that died before it removed them. Only names that carry an attempt id of
-flexstore's own are ever touched, so files of other programs are safe. A save that is under way is younger than the
-grace period.
+flexstore's own are ever touched, so files of other programs are safe. Folders that hold a checkpoint of their own are
+left alone, so that nothing is lost under the URL of a folder of checkpoints. A save that is under way is younger than
+the grace period.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 from flexstore.backends import open_store
 from flexstore.backends.base import SupportsSweep
 from flexstore.commit import read_published
+from flexstore.core.manifest import MANIFEST_NAME
 
 _ATTEMPT = re.compile(r"(?<!\d)\d{22}(?!\d)")
 _DAY = 86400.0
@@ -43,10 +45,15 @@ def collect_garbage(
     before = time.time() - grace_seconds
     manifest = read_published(store)
     named = {file.name for file in manifest.files} if manifest else set()
+    objects = list(store.list())
+    others = tuple(info.name.removesuffix(MANIFEST_NAME) for info in objects if info.name.endswith(f"/{MANIFEST_NAME}"))
     garbage = [
         info.name
-        for info in store.list()
-        if info.name not in named and info.modified < before and _ATTEMPT.search(info.name)
+        for info in objects
+        if info.modified < before
+        and info.name not in named
+        and not info.name.startswith(others)
+        and _ATTEMPT.search(info.name)
     ]
     for name in garbage:
         store.delete(name)

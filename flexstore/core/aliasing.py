@@ -19,7 +19,7 @@ def overlaps_itself(region: Region) -> bool:
     axes of smaller steps reach.
     """
     host = region.array.host
-    if host is None:
+    if host is None or host.flags.c_contiguous:
         return False
     reach = host.itemsize
     for step, extent in sorted((abs(step), n) for step, n in zip(host.strides, host.shape, strict=True) if n > 1):

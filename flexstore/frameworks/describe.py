@@ -51,7 +51,8 @@ def describe(state: Any, *, writable: bool = False) -> Description:
         UnsupportedValueError: a leaf that is neither a tensor nor a plain value, or a tensor of a kind or element type
             that cannot be stored (R4).
         InvalidStateError: a shard that contradicts its tensor, or another shard of its key, in shape, dtype or declared
-            axis (R2, R6); a tensor without memory (Z6); read-only memory if ``writable``.
+            axis (R2, R6); a tensor without memory (Z6); a name that is not valid Unicode; read-only memory if
+            ``writable``.
     """
     flat = flatten(state, _is_leaf)
     found = _Found()
@@ -61,6 +62,8 @@ def describe(state: Any, *, writable: bool = False) -> Description:
                 found.take(name, leaf.path, value, writable)
             except FlexstoreError as error:
                 raise error.located(key=name) from error.__cause__
+    for name in flat.plain:
+        _check_unicode(name)
     _refuse_shared_names(found, flat.plain)
     return Description(
         infos=list(found.infos.values()),
@@ -119,8 +122,7 @@ class _Found:
         if key in self.infos:
             self.infos[key] = self._agreed(self.infos[key], shard, array, path)
             return
-        if not key.isascii():
-            _check_unicode(key)
+        _check_unicode(key)
         nested = path if len(path) > 1 and ".".join(path) == key else None
         self.infos[key] = TensorInfo(key, array.dtype, shard.global_shape, nested, shard.declared_axis)
         self.paths[key] = path
@@ -154,11 +156,11 @@ class _Found:
         return False
 
 
-def _check_unicode(key: str) -> None:
+def _check_unicode(name: str) -> None:
     try:
-        key.encode()
+        name.encode()
     except UnicodeEncodeError:
-        raise InvalidStateError(f"the name {key!r} is not valid Unicode", hint="rename the tensor") from None
+        raise InvalidStateError(f"the name {name!r} is not valid Unicode", key=name, hint="rename it") from None
 
 
 def _check_memory(shard: ShardedTensor, array: LocalArray, writable: bool) -> None:
