@@ -34,7 +34,7 @@ def info(dtype: str, shape: Sequence[int], start: int, stop: int) -> dict[str, A
 def write_checkpoint(
     store: Store, arrays: Mapping[str, np.ndarray], boxes: Sequence[Sequence[tuple[str, Box]]], attempt: str = "7"
 ) -> Manifest:
-    """Save ``arrays`` as a job of ``len(boxes)`` ranks would, without a manifest; ``boxes[r]`` is what rank r writes."""
+    """Save ``arrays`` as a job of ``len(boxes)`` ranks would, all but the manifest; rank r writes ``boxes[r]``."""
     fmt, chunks, files = SafetensorsFormat(), [], []
     for rank, held in enumerate(boxes):
         items = [
