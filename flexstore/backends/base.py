@@ -54,13 +54,15 @@ class IoModel:
         request_nbytes: a good size of one write (a window of an upload), in bytes.
         read_nbytes: a good size of one read, in bytes.
         gap_nbytes: two ranges at most this far apart are fetched as one.
-        parallelism: requests worth having in flight.
+        parallelism: reads worth having in flight.
+        write_parallelism: writes worth having in flight; more than reads, as filling a window takes its time as well.
     """
 
-    request_nbytes: int = 8 << 20
-    read_nbytes: int = 2 << 20
+    request_nbytes: int = 4 << 20
+    read_nbytes: int = 4 << 20
     gap_nbytes: int = 64 << 10
     parallelism: int = 2
+    write_parallelism: int = 4
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ import mmap
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -193,12 +194,16 @@ def _write_streams(jobs: Sequence[_FileJob], store: Store, options: WriteOptions
 
 
 def _buffer(nbytes: int) -> Bytes:
-    """Page-aligned, zeroed memory of whole pages."""
-    return np.frombuffer(mmap.mmap(-1, max(_PAGE, -(-nbytes // _PAGE) * _PAGE)), np.uint8)
+    """Page-aligned memory of whole pages; huge ones if they can be had, which spare the disk driver some work."""
+    memory = mmap.mmap(-1, max(_PAGE, -(-nbytes // _PAGE) * _PAGE))
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with suppress(OSError):  # a kernel without them
+            memory.madvise(mmap.MADV_HUGEPAGE)
+    return np.frombuffer(memory, np.uint8)
 
 
 def _worker_count(store: Store, options: WriteOptions) -> int:
-    return max(1, min(store.io.parallelism, options.budget_nbytes // store.io.request_nbytes))
+    return max(1, min(store.io.write_parallelism, options.budget_nbytes // store.io.request_nbytes))
 
 
 def _report(options: WriteOptions, nbytes: int) -> None:
