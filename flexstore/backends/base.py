@@ -62,7 +62,7 @@ class IoModel:
     read_nbytes: int = 4 << 20
     gap_nbytes: int = 64 << 10
     parallelism: int = 2
-    write_parallelism: int = 4
+    write_parallelism: int = 3
 
 
 @dataclass(frozen=True, slots=True)
