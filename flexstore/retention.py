@@ -19,6 +19,9 @@ from flexstore.backends import open_store
 from flexstore.backends.base import SupportsSweep
 from flexstore.commit import read_published
 from flexstore.core.manifest import MANIFEST_NAME
+from flexstore.pipeline.writing import WriteOptions
+from flexstore.strategies import strategy_named
+from flexstore.strategies.base import SaveContext
 
 _ATTEMPT = re.compile(r"(?<!\d)\d{22}(?!\d)")
 _DAY = 86400.0
@@ -55,6 +58,10 @@ def collect_garbage(
         and not info.name.startswith(others)
         and _ATTEMPT.search(info.name)
     ]
+    if garbage and manifest is not None:
+        # A save that died right after its publish may have left an index that names what goes now.
+        context = SaveContext(store, manifest.attempt, 0, manifest.world_size, WriteOptions())
+        strategy_named(manifest.strategy).advertise(manifest, context)
     for name in garbage:
         store.delete(name)
     if isinstance(store, SupportsSweep):

@@ -127,6 +127,15 @@ def test_x5_d12_an_overwrite_that_dies_before_it_advertises_leaves_both_checkpoi
     assert value_of(opened(store)) == value_for_hugging_face(store) == NEXT
 
 
+def test_x5_collecting_the_garbage_of_such_an_overwrite_brings_the_index_up_to_date() -> None:
+    store = memory_store()
+    save(store, OLD)
+    with pytest.raises(InjectedFault):
+        save(DyingStore(store), NEW, overwrite=True)
+    assert collect_garbage(URL, grace_seconds=EVERYTHING, storage_options=handing(store))
+    assert value_of(opened(store)) == value_for_hugging_face(store) == NEW
+
+
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_x5_d12_a_save_that_dies_anywhere_leaves_no_index_of_files_that_are_not_there(overwrite: bool) -> None:
     for number in count(1):
