@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -13,8 +12,6 @@ import pytest
 import flexstore as fs
 from flexstore import saving
 from flexstore.backends.base import Store
-from flexstore.backends.local import LocalStore
-from flexstore.collector import collector_paused
 from flexstore.errors import (
     CheckpointError,
     CheckpointExistsError,
@@ -350,54 +347,3 @@ def test_x3_ranks_that_forget_different_plans_agree(monkeypatch: pytest.MonkeyPa
     store = memory_store()
     asked = [cached_save(store, name, i) for i, name in enumerate("abbaab")]
     assert asked == [[known] * 2 for known in (True, True, False, True, False, True)]
-
-
-# Python's garbage collector.
-
-
-@pytest.mark.parametrize("enabled", [True, False])
-def test_the_collector_is_left_as_it_was_found(enabled: bool) -> None:
-    before = gc.isenabled()
-    (gc.enable if enabled else gc.disable)()
-    try:
-        with collector_paused(), collector_paused():
-            assert not gc.isenabled()
-        assert gc.isenabled() is enabled
-        with pytest.raises(KeyError), collector_paused():
-            raise KeyError
-        assert gc.isenabled() is enabled
-    finally:
-        (gc.enable if before else gc.disable)()
-
-
-def test_the_collector_stays_paused_until_the_last_thread_is_done() -> None:
-    """Whichever thread leaves first."""
-    assert gc.isenabled()
-    inside, leave = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        with collector_paused():
-            inside.set()
-            leave.wait(60)
-
-    thread = threading.Thread(target=hold)
-    with collector_paused():
-        thread.start()
-        assert inside.wait(60)
-    assert not gc.isenabled()
-    leave.set()
-    thread.join()
-    assert gc.isenabled()
-
-
-def test_the_collector_runs_again_after_stories_that_fail(tmp_path: Any) -> None:
-    for call in (
-        lambda: fs.save({"w": object()}, tmp_path),
-        lambda: fs.load({}, tmp_path),
-        lambda: fs.reshard({}, {"w": np.zeros(1)}),
-        lambda: fs.open_checkpoint(tmp_path),
-    ):
-        with pytest.raises(fs.FlexstoreError):
-            call()
-        assert gc.isenabled()
-    assert names(LocalStore(tmp_path)) == set()
