@@ -6,6 +6,7 @@ Started by the tests beside it: ``group_scenarios.py paddle|torch FOLDER``.
 from __future__ import annotations
 
 import json
+import os
 import socket
 import sys
 import time
@@ -35,13 +36,13 @@ def start(framework: str) -> tuple[Any, Callable[[list[int]], Any], Callable[...
         dist.init_parallel_env()
         from flexstore.groups.paddle import PaddleGroup
 
-        return dist, new_paddle_group, PaddleGroup
+        return new_paddle_group, PaddleGroup
     import torch.distributed
 
     torch.distributed.init_process_group("gloo")
     from flexstore.groups.torch import TorchGroup
 
-    return torch.distributed, torch.distributed.new_group, TorchGroup
+    return torch.distributed.new_group, TorchGroup
 
 
 def new_paddle_group(ranks: list[int]) -> Any:
@@ -131,7 +132,7 @@ def subgroup(native: Any, group_of: Callable[..., Any], members: list[int], me: 
 
 
 def scenarios(framework: str, folder: Path) -> dict[str, Any]:
-    dist, new_group, group_of = start(framework)
+    new_group, group_of = start(framework)
     group = resolve_group()
     ranks = Coordinator(group)
     me, last = group.rank, group.size - 1
@@ -155,8 +156,7 @@ def scenarios(framework: str, folder: Path) -> dict[str, Any]:
         "modules": sorted({"paddle", "torch"} & sys.modules.keys()),
         "fleet": _fleet_initialised(),
     }
-    group.all_gather("end", None)
-    dist.destroy_process_group()
+    group.all_gather("end", None)  # nobody leaves while another still needs it
     return outcome
 
 
@@ -169,3 +169,7 @@ if __name__ == "__main__":
     folder = Path(sys.argv[2])
     outcome = scenarios(sys.argv[1], folder)
     (folder / f"{outcome['rank'][0]}.json").write_text(json.dumps(outcome))
+    # Taking the groups down in the usual way now and then aborts a process ("terminate called without an active
+    # exception", once in some ten runs of torch over gloo). All that is tested here has happened.
+    sys.stdout.flush()
+    os._exit(0)
