@@ -28,8 +28,8 @@ KEPT: list[Any] = []
 """Stores of groups, which live as long as the process."""
 
 
-def start(framework: str) -> tuple[Any, Callable[[list[int]], Any], Callable[..., FrameworkGroup]]:
-    """Initialise the framework; its module, how it makes a group of its own, and our class for it."""
+def start(framework: str) -> tuple[Callable[[list[int]], Any], Callable[..., FrameworkGroup]]:
+    """Initialise the framework; how it makes a group of its own, and our class for it."""
     if framework == "paddle":
         import paddle.distributed as dist
 
